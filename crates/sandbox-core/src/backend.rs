@@ -1,0 +1,129 @@
+//! The narrow waist: what a place where sandboxes run has to offer. Everything else is said to the executor.
+
+use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{Bytes, Enforcement, Result, SandboxSpec, SessionId};
+
+/// A place where sandboxes run.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// What this host lets us do, in words.
+    async fn probe(&self) -> Probe;
+
+    /// Makes a sandbox and waits until its executor answers.
+    async fn create(&self, spec: &SandboxSpec) -> Result<Created>;
+
+    /// Looks through what an earlier server left: what is alive is handed back, what is leaked is removed.
+    async fn recover(&self) -> Result<Recovered>;
+}
+
+/// A sandbox that was made.
+#[async_trait]
+pub trait Sandbox: Send + Sync {
+    /// What is known about it for as long as it lives.
+    fn facts(&self) -> &Facts;
+
+    /// A new connection to its executor.
+    async fn connect(&self) -> Result<Channel>;
+
+    /// What it uses now, as seen from outside.
+    async fn usage(&self) -> Result<Usage>;
+
+    /// Returns when it has ended, with the reason.
+    async fn ended(&self) -> String;
+
+    /// Ends it and removes everything that belongs to it. Doing so twice is fine.
+    async fn destroy(&self) -> Result<()>;
+}
+
+/// A fresh sandbox.
+pub type Created = Arc<dyn Sandbox>;
+
+/// What never changes while a sandbox lives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// What was asked for.
+    pub spec: SandboxSpec,
+    /// Where it runs.
+    pub backend: String,
+    /// How each limit and wall is held.
+    pub enforcement: Enforcement,
+}
+
+/// The two ways to talk with an executor.
+pub enum Channel {
+    /// A local socket (`SOCK_SEQPACKET`) over which descriptors can be passed.
+    Local(OwnedFd),
+    /// A plain stream of bytes.
+    Stream(Box<dyn Duplex>),
+}
+
+/// A stream of bytes both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// What a sandbox uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory of all its processes.
+    pub memory: Bytes,
+    /// Processor time so far.
+    pub cpu: Duration,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Kept files.
+    pub disk: Bytes,
+}
+
+/// What a host lets a backend do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Name of the backend.
+    pub backend: String,
+    /// Whether sandboxes can be made at all.
+    pub usable: bool,
+    /// Each thing looked at.
+    pub findings: Vec<Finding>,
+    /// How the default policy would be held.
+    pub enforcement: Enforcement,
+}
+
+/// One thing that was looked at, and what follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub subject: String,
+    /// How good it is.
+    pub grade: Grade,
+    /// What was found.
+    pub found: String,
+    /// The exact thing to do, where something can be done.
+    pub fix: Option<String>,
+}
+
+/// How good a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// As it should be.
+    Good,
+    /// Works, but something better is possible.
+    Weak,
+    /// Does not work.
+    Broken,
+}
+
+/// What an earlier server left behind.
+#[derive(Default)]
+pub struct Recovered {
+    /// Still running, now ours.
+    pub alive: Vec<Arc<dyn Sandbox>>,
+    /// Ended; their files are kept until idle clean-up.
+    pub ended: Vec<SessionId>,
+    /// What was removed, by kind ("cgroup", "folder").
+    pub removed: BTreeMap<String, usize>,
+}

@@ -1,0 +1,22 @@
+//! What a sandbox is: its name, what it may do, what runs in it, and what every backend must offer.
+//!
+//! Plain data and two traits. Nothing here opens a file, starts a process or knows a kernel.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod bytes;
+mod enforcement;
+mod error;
+pub mod exec;
+mod id;
+pub mod policy;
+mod spec;
+
+pub use backend::{Backend, Channel, Created, Duplex, Facts, Finding, Grade, Probe, Recovered, Sandbox, Usage};
+pub use bytes::Bytes;
+pub use enforcement::{Control, Enforcement, Held, Holding};
+pub use error::{Error, Result};
+pub use id::{InvalidId, JobId, SessionId, UserId};
+pub use policy::Policy;
+pub use spec::{Image, SandboxSpec};

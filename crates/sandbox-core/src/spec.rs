@@ -1,0 +1,77 @@
+//! What a caller asks for when it asks for a sandbox.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Policy, SessionId, UserId};
+
+/// A sandbox to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Its handle.
+    pub id: SessionId,
+    /// Whose it is.
+    pub owner: UserId,
+    /// What its root file system starts from.
+    pub image: Image,
+    /// What it may do.
+    pub policy: Policy,
+    /// Lives on when no server looks after it.
+    pub persistent: bool,
+    /// Variables that every command in it starts with.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+/// What a root file system starts from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Image {
+    /// A read-only view of this machine's own programs.
+    Host,
+    /// A folder that holds a root file system.
+    Folder(PathBuf),
+}
+
+/// The text names no image.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{0}` is not an image: use `host` for this machine's own programs, or the absolute path of a folder that holds a root file system"
+)]
+pub struct InvalidImage(String);
+
+impl FromStr for Image {
+    type Err = InvalidImage;
+
+    fn from_str(text: &str) -> Result<Self, InvalidImage> {
+        match text {
+            "host" => Ok(Self::Host),
+            path if path.starts_with('/') && !path.contains('\0') => Ok(Self::Folder(path.into())),
+            other => Err(InvalidImage(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Folder(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl From<Image> for String {
+    fn from(image: Image) -> Self {
+        image.to_string()
+    }
+}
+
+impl TryFrom<String> for Image {
+    type Error = InvalidImage;
+
+    fn try_from(text: String) -> Result<Self, InvalidImage> {
+        text.parse()
+    }
+}

@@ -1,0 +1,124 @@
+//! What an executor is told when it starts, once, by whoever starts it.
+//!
+//! A MessagePack [`Boot`] is read to its end from descriptor [`BOOT_FD`]. The other descriptors are at fixed
+//! numbers too, so that nothing has to be looked for.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use sandbox_core::{Bytes, exec::Exec};
+use serde::{Deserialize, Serialize};
+
+/// Holds the encoded [`Boot`].
+pub const BOOT_FD: i32 = 3;
+/// A listening local socket (`SOCK_SEQPACKET`), for [`Attachment::Listen`].
+pub const LISTENER_FD: i32 = 4;
+/// Written to once: a [`BootReport`]; for a single command also its [`sandbox_core::exec::Exit`] at the end, both
+/// MessagePack. Nobody reads it again after that.
+pub const STATUS_FD: i32 = 5;
+/// The kernel's count of out-of-memory kills in this sandbox's cgroup, for [`OomCounter`].
+pub const OOM_FD: i32 = 6;
+/// A page that the supervisor outside writes and the executor may only read, see [`Verdicts`].
+pub const VERDICTS_FD: i32 = 7;
+/// Descriptors from here on are closed by the executor when it starts.
+pub const FIRST_FREE_FD: i32 = 8;
+
+/// Everything that an executor needs to know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Boot {
+    /// How servers reach it.
+    pub attachment: Attachment,
+    /// Who commands and file operations are.
+    pub user: Identity,
+    /// Commands start here, and relative paths too.
+    pub workspace: String,
+    /// Roots beneath which file requests may act. The workspace is one of them.
+    pub places: Vec<String>,
+    /// Variables of every command. There are no others.
+    pub env: BTreeMap<String, String>,
+    /// End when no server was connected for so long.
+    pub lease: Option<Duration>,
+    /// Kept output of each job.
+    pub history: Bytes,
+    /// Processes and threads that the sandbox's user may have; set for commands where given.
+    pub pids: Option<u32>,
+    /// Largest private memory of each process; set for commands where given.
+    pub process_memory: Option<Bytes>,
+    /// Largest file that any command may write.
+    pub file_size: Option<Bytes>,
+    /// How to tell an out-of-memory kill from another.
+    pub oom: OomCounter,
+    /// Whether a supervisor writes [`Verdicts`].
+    pub supervised: bool,
+}
+
+/// How an executor is reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Attachment {
+    /// It accepts connections on [`LISTENER_FD`]; descriptors can be passed.
+    Listen,
+    /// One multiplexed stream on standard input and output.
+    Streams,
+    /// Nobody: it runs this one command with its own standard streams and ends with it.
+    Single(Box<Exec>),
+}
+
+/// Who commands are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Identity {
+    /// The executor is root of its namespace; commands become this user.
+    Drop {
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+    },
+    /// There is only one id; commands share it with the executor.
+    Same,
+}
+
+/// Where out-of-memory kills are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OomCounter {
+    /// Nowhere.
+    None,
+    /// A file of `key value` lines; the line `oom_kill` counts (both cgroup versions).
+    Cgroup,
+}
+
+/// How the start went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BootReport {
+    /// Connections are answered from now on.
+    Ready,
+    /// It cannot work; it ends.
+    Failed(String),
+}
+
+/// What a supervisor outside has killed so far, as two little-endian 64-bit counters at the start of the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Kills because of memory.
+    pub memory: u64,
+    /// Kills because of disk space.
+    pub disk: u64,
+}
+
+impl Verdicts {
+    /// Size of the encoded form.
+    pub const SIZE: usize = 16;
+
+    /// As it stands in the page.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.memory.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.disk.to_le_bytes());
+        bytes
+    }
+
+    /// From the page.
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        let (memory, disk) = bytes.split_at(8);
+        let number = |half: &[u8]| half.iter().rev().fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
+        Self { memory: number(memory), disk: number(disk) }
+    }
+}
