@@ -1,1 +1,88 @@
-//! stub
+//! What every backend must do, tried for real: one suite, run by each of them.
+//!
+//! A case is a name and a function that panics when a promise is broken. The suite prints like the usual test
+//! harness, and returns how many failed.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, reason = "this crate is a test")]
+
+mod commands;
+mod files;
+mod limits;
+mod lives;
+mod walls;
+mod workbench;
+
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sandbox_core::Backend;
+pub use workbench::Workbench;
+
+/// What is being tried.
+#[derive(Clone)]
+pub struct Subject {
+    /// The backend.
+    pub backend: Arc<dyn Backend>,
+    /// A folder with a root file system that has a shell, for cases that want an image of their own.
+    pub image: Option<PathBuf>,
+}
+
+type Case = (&'static str, fn(Workbench) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+
+macro_rules! cases {
+    ($($module:ident: $($name:ident),* $(,)?;)*) => {
+        vec![$($((concat!(stringify!($module), "::", stringify!($name)), |bench| Box::pin($module::$name(bench))),)*)*]
+    };
+}
+
+fn cases() -> Vec<Case> {
+    cases! {
+        commands: a_command_runs_and_its_output_comes_back, standard_error_is_apart, exit_codes_and_signals_are_told_apart,
+            input_reaches_a_command, variables_and_folder_are_as_asked, binary_output_is_untouched,
+            a_gigabyte_of_output_goes_through, a_job_outlives_its_connection, a_terminal_has_a_size_and_is_resized,
+            twenty_commands_run_at_once, a_missing_program_is_named, a_whole_tree_is_killed_also_a_daemon,
+            who_ignores_sigterm_is_killed_at_the_deadline;
+        files: content_and_modes_survive, a_file_with_holes_stays_small, many_files_at_once, links_that_point_out_lead_nowhere,
+            names_that_are_not_text_are_listed, what_is_no_file_is_refused, files_belong_to_the_sandboxs_user,
+            pip_and_npm_install_as_typed;
+        walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
+            no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
+            an_image_folder_can_be_changed_where_the_policy_says;
+        limits: memory_is_held, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, cpu_is_held,
+            time_is_held, strict_refuses_what_is_only_watched;
+        lives: destroy_leaves_nothing_and_may_be_repeated, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
+            fifty_at_once;
+    }
+}
+
+/// Runs all cases whose names contain `filter`, and returns how many failed.
+pub async fn run(subject: Subject, filter: &str) -> usize {
+    let cases: Vec<Case> = cases().into_iter().filter(|(name, _)| name.contains(filter)).collect();
+    println!("\nrunning {} tests", cases.len());
+    let (mut passed, mut failed) = (0, Vec::new());
+    let start = Instant::now();
+    for (name, case) in cases {
+        let bench = Workbench::new(subject.clone());
+        let began = Instant::now();
+        let outcome = tokio::spawn(AssertUnwindSafe(tokio::time::timeout(Duration::from_secs(120), case(bench.clone())))).await;
+        bench.clear().await;
+        let took = began.elapsed().as_millis();
+        if matches!(outcome, Ok(Ok(()))) {
+            passed += 1;
+            println!("test {name} ... ok ({took} ms)");
+        } else {
+            println!("test {name} ... FAILED ({took} ms){}", if matches!(outcome, Ok(Err(_))) { ": it hangs" } else { "" });
+            failed.push(name);
+        }
+    }
+    let word = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {} failed; finished in {:.1?}", failed.len(), start.elapsed());
+    failed.len()
+}

@@ -1,1 +1,54 @@
-//! stub
+//! The embedded backend: sandboxes on this machine's own kernel, as root or as an ordinary user, with no daemon.
+//!
+//! A server ([`LinuxBackend`]) computes a [`plan`] and orders it from its [`launcher`], a small process of the same
+//! program; that forks into new namespaces ([`birth`]), where the plan is [`enact`]ed and the executor started.
+//! Unsafe code is in `sys.rs` only.
+
+#![deny(unsafe_code)]
+
+mod backend;
+mod birth;
+mod cgroup;
+mod enact;
+mod etc;
+mod executor_image;
+mod folder;
+mod host;
+mod ids;
+mod launcher;
+mod plan;
+mod probe;
+mod sandbox;
+mod seccomp;
+mod single;
+mod stage;
+mod supervise;
+mod sys;
+mod syscalls;
+mod wire;
+
+use std::{path::Path, sync::Arc};
+
+use sandbox_core::{Result, Sandbox};
+
+pub use backend::LinuxBackend;
+pub use plan::{HOME, WORKSPACE};
+pub use single::run_single;
+
+/// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.
+pub fn run_role_if_asked() {
+    let mut arguments = std::env::args_os();
+    if arguments.next().is_some_and(|name| name == backend::LAUNCHER_ROLE) {
+        let state = arguments.next().unwrap_or_default();
+        let code = match launcher::run(Path::new(&state)) {
+            Ok(()) => 0,
+            Err(_) => 70,
+        };
+        std::process::exit(code);
+    }
+}
+
+/// A sandbox of another server of this user, by its folder.
+pub fn attach(folder: &Path) -> Result<Arc<dyn Sandbox>> {
+    Ok(Arc::new(sandbox::LinuxSandbox::open(folder, None, None)?))
+}

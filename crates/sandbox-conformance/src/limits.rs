@@ -1,0 +1,84 @@
+//! Limits: each is tried by going over it.
+
+use std::time::Duration;
+
+use sandbox_core::{
+    Bytes, Control, Error, Held,
+    exec::{Exec, Exit},
+};
+
+use crate::workbench::{Workbench, run, sh, spec};
+
+pub async fn memory_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.memory = Bytes::mib(200)).await;
+    // One process, then many that are small each.
+    for script in [
+        "import time\nx = bytearray(400 << 20)\ntime.sleep(5)",
+        "import os, time\nfor _ in range(8):\n if os.fork() == 0:\n  x = bytearray(60 << 20); time.sleep(20); os._exit(0)\nfor _ in range(8):\n if os.wait()[1]: os._exit(9)",
+    ] {
+        let outcome = run(&client, &Exec::argv(["python3", "-c", script])).await;
+        let refused = String::from_utf8_lossy(&outcome.stderr).contains("MemoryError");
+        assert!(refused || outcome.exit == Exit::Limit(Control::Memory), "{outcome:?}");
+    }
+    assert_eq!(sh(&client, "echo alive").await.text(), "alive");
+}
+
+pub async fn a_fork_bomb_is_held_and_the_executor_still_answers(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.pids = 64).await;
+    let bomb = client.spawn(&Exec::shell("bomb() { bomb | bomb & }; bomb; sleep 1000")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let running = tokio::time::timeout(Duration::from_secs(5), client.usage()).await.expect("the executor answers").unwrap();
+    assert!(running.processes <= 64, "{running:?}");
+    client.signal(sandbox_executor::protocol::Target::All, 9).await.unwrap();
+    drop(bomb);
+    for _ in 0..50 {
+        if client.usage().await.unwrap().processes == 0 {
+            break;
+        }
+        client.signal(sandbox_executor::protocol::Target::All, 9).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(sh(&client, "echo alive").await.text(), "alive");
+}
+
+pub async fn tmp_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.tmp = Bytes::mib(16)).await;
+    let outcome = sh(&client, "head -c 20000000 /dev/zero > /tmp/full").await;
+    assert_ne!(outcome.exit, Exit::Code(0));
+    assert_eq!(sh(&client, "test $(stat -c %s /tmp/full) -le 16777216 && echo held").await.text(), "held");
+}
+
+pub async fn disk_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(100)).await;
+    let one = sh(&client, "head -c 200000000 /dev/zero > one").await;
+    assert_ne!(one.exit, Exit::Code(0), "one file over the limit");
+    sh(&client, "rm one").await;
+    let mut exec = Exec::shell("for i in $(seq 100); do head -c 10000000 /dev/zero > $i; sleep 0.2; done");
+    exec.timeout = Some(Duration::from_secs(60));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk), "many files over the limit");
+}
+
+pub async fn cpu_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.cpu_millis = 500).await;
+    let script = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())";
+    let used: f64 = run(&client, &Exec::argv(["python3", "-c", script])).await.text().parse().unwrap();
+    assert!(used < 1.4, "half a processor for 2 s is 1 s, used {used}");
+}
+
+pub async fn time_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let mut exec = Exec::shell("sleep 100");
+    exec.timeout = Some(Duration::from_millis(200));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Time));
+}
+
+pub async fn strict_refuses_what_is_only_watched(bench: Workbench) {
+    let (sandbox, _client) = bench.sandbox().await;
+    let watched = sandbox.facts().enforcement.0.iter().find(|(_, holding)| holding.held == Held::Supervised);
+    let mut strict = spec();
+    strict.policy.strict = true;
+    match (watched, bench.subject.backend.create(&strict).await) {
+        (Some(_), Err(Error::Unenforceable { .. })) | (None, Ok(_)) => {}
+        (watched, _) => panic!("{watched:?} is only watched, and strict did not refuse"),
+    }
+}

@@ -1,0 +1,71 @@
+//! Lives: how sandboxes begin, end, and are found again.
+
+use std::time::{Duration, Instant};
+
+use sandbox_executor::client::Client;
+
+use crate::workbench::{Workbench, connect, put, sh, spec};
+
+pub async fn destroy_leaves_nothing_and_may_be_repeated(bench: Workbench) {
+    let (sandbox, client) = bench.sandbox().await;
+    put(&client, "file", b"x", 0o644).await;
+    sh(&client, "mkdir locked && chmod 0 locked; sleep 1000 & :").await;
+    sandbox.destroy().await.unwrap();
+    assert!(sandbox.connect().await.is_err(), "it still answers");
+    sandbox.destroy().await.unwrap();
+    let again = bench.subject.backend.recover().await.unwrap();
+    let id = &sandbox.facts().spec.id;
+    assert!(!again.ended.contains(id) && again.alive.iter().all(|found| &found.facts().spec.id != id));
+}
+
+pub async fn the_end_is_noticed(bench: Workbench) {
+    let (sandbox, client) = bench.sandbox().await;
+    let waiting = tokio::spawn({
+        let sandbox = sandbox.clone();
+        async move { sandbox.ended().await }
+    });
+    client.shutdown().await.unwrap();
+    let why = tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("noticed").unwrap();
+    assert!(!why.is_empty());
+}
+
+pub async fn what_lives_is_found_again(bench: Workbench) {
+    let mut persistent = spec();
+    persistent.persistent = true;
+    let sandbox = bench.subject.backend.create(&persistent).await.unwrap();
+    put(&connect(sandbox.as_ref()).await, "kept", b"still here", 0o644).await;
+    drop(sandbox);
+    let recovered = bench.subject.backend.recover().await.unwrap();
+    let found = recovered.alive.iter().find(|found| found.facts().spec.id == persistent.id).expect("found again");
+    let client = Client::connect(found.connect().await.unwrap()).await.unwrap();
+    assert_eq!(sh(&client, "cat kept").await.text(), "still here");
+    found.destroy().await.unwrap();
+}
+
+pub async fn use_is_measured(bench: Workbench) {
+    let (sandbox, client) = bench.sandbox().await;
+    put(&client, "big", &vec![1; 5 << 20], 0o644).await;
+    let job = client.spawn(&sandbox_core::exec::Exec::argv(["python3", "-c", "x = b'x' * (50 << 20)\nimport time\ntime.sleep(30)"])).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let usage = sandbox.usage().await.unwrap();
+    assert!(usage.memory.0 > 45 << 20, "{usage:?}");
+    assert!(usage.disk.0 >= 5 << 20, "{usage:?}");
+    assert!(usage.pids >= 1, "{usage:?}");
+    drop(job);
+}
+
+pub async fn fifty_at_once(bench: Workbench) {
+    let start = Instant::now();
+    let made = (0..50).map(|number| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            let (_sandbox, client) = bench.sandbox().await;
+            assert_eq!(sh(&client, &format!("echo {number}")).await.text(), number.to_string());
+        })
+    });
+    let made: Vec<_> = made.collect();
+    for one in made {
+        one.await.unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}

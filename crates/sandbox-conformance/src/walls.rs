@@ -1,0 +1,157 @@
+//! Walls: what is outside cannot be seen, reached or harmed from inside.
+
+use sandbox_core::{
+    Image,
+    exec::Exit,
+    policy::{Policy, Root},
+};
+
+use crate::workbench::{Workbench, sh};
+
+pub async fn nothing_of_this_machine_shows(bench: Workbench) {
+    let home = std::env::temp_dir().join("sandbox-conformance-secret");
+    std::fs::write(&home, "secret").unwrap();
+    let (_sandbox, client) = bench.sandbox().await;
+    assert_eq!(sh(&client, "ls -A /home /root /run /sys /opt | tr '\\n' ' '").await.text(), "/home: sandbox  /opt: sandbox  /root:  /run:  /sys:");
+    assert_ne!(sh(&client, &format!("cat {}", home.display())).await.exit, Exit::Code(0));
+    assert_eq!(sh(&client, "find / -xdev -type s 2>/dev/null | head").await.text(), "", "no sockets");
+    assert_eq!(sh(&client, "hostname 2>/dev/null || cat /proc/sys/kernel/hostname").await.text(), "sandbox");
+    let mounts = sh(&client, "cat /proc/self/mountinfo").await.text();
+    for line in mounts.lines() {
+        let point = line.split(' ').nth(4).unwrap_or_default();
+        let ours = ["/workspace", "/home/sandbox", "/usr", "/etc", "/opt/sandbox", "/proc", "/dev", "/tmp", "/bin", "/sbin", "/lib"];
+        assert!(point == "/" || ours.iter().any(|known| point.starts_with(known)), "{line}");
+    }
+}
+
+pub async fn the_root_cannot_be_changed(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    for path in ["/x", "/usr/x", "/etc/x", "/bin/x", "/dev/x", "/opt/sandbox/x", "/run/x", "/proc/sys/kernel/hostname", "/home/x"] {
+        let outcome = sh(&client, &format!("echo x > {path}")).await;
+        assert_ne!(outcome.exit, Exit::Code(0), "{path} could be written");
+    }
+    for path in ["/workspace/x", "/home/sandbox/x", "/tmp/x", "/dev/shm/x", "/var/tmp/x"] {
+        assert_eq!(sh(&client, &format!("echo x > {path}")).await.exit, Exit::Code(0), "{path}");
+    }
+}
+
+pub async fn there_is_no_network_but_loopback(bench: Workbench) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (_sandbox, client) = bench.sandbox().await;
+    let script = format!(
+        "import socket\nprint([n for _, n in socket.if_nameindex()])\n\
+         for host, port in [('127.0.0.1', {port}), ('10.0.0.1', 80), ('169.254.169.254', 80)]:\n\
+         \ttry: socket.create_connection((host, port), 1); print('reached', host)\n\
+         \texcept OSError: pass\n\
+         s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
+         socket.create_connection(s.getsockname(), 1); print('own loopback works')\n"
+    );
+    let outcome = python(&client, &script).await;
+    assert_eq!(outcome, "['lo']\nown loopback works");
+}
+
+pub async fn no_process_outside_is_seen(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let pids = sh(&client, "ls /proc | grep -c '^[0-9]'").await.text();
+    assert!(pids.parse::<u32>().unwrap() < 8, "{pids} processes");
+    assert_eq!(sh(&client, "cat /proc/self/cgroup | cut -d: -f3 | sort -u").await.text(), "/");
+}
+
+pub async fn the_first_process_cannot_be_touched(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let script = r#"
+import os, ctypes, resource
+libc = ctypes.CDLL(None, use_errno=True)
+for name in ['environ', 'mem', 'maps', 'auxv', 'syscall', 'stack']:
+    try: open('/proc/1/' + name, 'rb').read(1); print('read', name)
+    except OSError: pass
+for name in ['fd', 'root', 'cwd', 'task/1/fd', 'map_files']:
+    try: os.listdir('/proc/1/' + name); print('listed', name)
+    except OSError: pass
+try: os.readlink('/proc/1/exe'); print('exe')
+except OSError: pass
+try: open('/proc/1/oom_score_adj', 'w').write('1000'); print('oom')
+except OSError: pass
+try: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1)); print('prlimit')
+except OSError: pass
+if libc.ptrace(16, 1, 0, 0) == 0: print('ptrace')
+for signal in (9, 15, 19, 1):
+    try: os.kill(1, signal)
+    except OSError: pass
+print('done')
+"#;
+    assert_eq!(python(&client, script).await, "done");
+    assert_eq!(sh(&client, "echo alive").await.text(), "alive");
+}
+
+pub async fn kernel_doors_are_closed(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let script = r#"
+import ctypes, os, socket, platform
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(name, result):
+    if result >= 0: print('open:', name)
+for flag, name in [(0x10000000, 'user'), (0x20000, 'mount'), (0x40000000, 'net'), (0x20000000, 'pid')]:
+    refused('unshare ' + name, libc.unshare(flag))
+for family, name in [(38, 'alg'), (40, 'vsock'), (17, 'packet'), (44, 'xdp'), (31, 'bluetooth'), (29, 'can')]:
+    try: socket.socket(family, socket.SOCK_RAW); print('open:', name)
+    except OSError: pass
+try: socket.socket(16, 3, 12); print('open: netfilter')
+except OSError: pass
+try: socket.socket(2, 3, 1); print('open: raw')
+except OSError: pass
+refused('mount', libc.mount(b'none', b'/tmp', b'tmpfs', 0, 0))
+numbers = {'x86_64': {'bpf': 321, 'keyctl': 250, 'userfaultfd': 323, 'io_uring_setup': 425, 'perf_event_open': 298, 'clone3': 435, 'add_key': 248},
+           'aarch64': {'bpf': 280, 'keyctl': 219, 'userfaultfd': 282, 'io_uring_setup': 425, 'perf_event_open': 241, 'clone3': 435, 'add_key': 217}}
+for name, number in numbers.get(platform.machine(), {}).items():
+    refused(name, libc.syscall(number, 0, 0, 0, 0, 0))
+for line in open('/proc/self/status'):
+    if line.startswith(('CapEff', 'CapPrm', 'CapAmb', 'CapInh')) and int(line.split()[1], 16): print('open:', line.strip())
+    if line.startswith('NoNewPrivs') and line.split()[1] != '1': print('open: privileges')
+    if line.startswith('Seccomp:') and line.split()[1] != '2': print('open: seccomp')
+if os.path.exists('/proc/kcore') and os.stat('/proc/kcore').st_size: print('open: kcore')
+print('done')
+"#;
+    assert_eq!(python(&client, script).await, "done");
+    let setuid = sh(&client, "cp $(command -v id) ./id 2>/dev/null; chmod u+s ./id; ./id -u; su -c id </dev/null 2>&1 | grep -c uid=0").await.text();
+    assert_eq!(setuid, "1000\n0");
+}
+
+pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workbench) {
+    let Some(image) = bench.subject.image.clone() else {
+        assert!(!required(), "this case needs a folder with a root file system");
+        return;
+    };
+    let before = std::fs::read_dir(&image).unwrap().count();
+    let (_sandbox, client) = bench
+        .sandbox_with(|spec| {
+            spec.image = Image::Folder(image.clone());
+            spec.policy = Policy::preset("yolo-4").unwrap();
+        })
+        .await;
+    let outcome = sh(&client, "id -u; echo new > /etc/new && mkdir /opt/new && rm /bin/removable && cat /etc/new; ls /workspace").await;
+    assert_eq!(outcome.text(), "0\nnew", "{outcome:?}");
+    assert_eq!(std::fs::read_dir(&image).unwrap().count(), before, "the image itself was changed");
+    assert!(image.join("bin/removable").exists(), "the image itself was changed");
+    let (_sandbox, client) = bench
+        .sandbox_with(|spec| {
+            spec.image = Image::Folder(image.clone());
+            spec.policy.root = Root::ReadOnly;
+        })
+        .await;
+    let outcome = sh(&client, "id -u; echo new > /etc/new || echo refused; echo kept > /workspace/x && cat /workspace/x").await;
+    assert_eq!(outcome.text(), "1000\nrefused\nkept", "{outcome:?}");
+}
+
+/// Runs a Python script; every image that is tried has a Python.
+async fn python(client: &sandbox_executor::client::Client, script: &str) -> String {
+    let outcome = crate::workbench::run(client, &sandbox_core::exec::Exec::argv(["python3", "-c", script])).await;
+    assert!(outcome.stderr.is_empty(), "{outcome:?}");
+    outcome.text()
+}
+
+/// Whether skipping is a failure.
+fn required() -> bool {
+    std::env::var_os("SANDBOX_TESTS_REQUIRE").is_some()
+}

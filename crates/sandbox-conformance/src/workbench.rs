@@ -1,0 +1,123 @@
+//! What a case works with: sandboxes that are removed afterwards, and commands in one line.
+
+use std::sync::{Arc, Mutex};
+
+use sandbox_core::{
+    Image, Policy, Sandbox, SandboxSpec, SessionId, UserId,
+    exec::{Exec, Exit, Stream},
+};
+use sandbox_executor::{
+    client::{Client, Follow, JobEvent},
+    protocol::{NewFile, Path},
+    transfer::Piece,
+};
+
+use crate::Subject;
+
+/// Makes sandboxes and removes them when the case is over.
+#[derive(Clone)]
+pub struct Workbench {
+    /// What is being tried.
+    pub subject: Subject,
+    made: Arc<Mutex<Vec<Arc<dyn Sandbox>>>>,
+}
+
+/// How a command ended and what it wrote.
+#[derive(Debug)]
+pub struct Outcome {
+    pub exit: Exit,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+impl Outcome {
+    /// Standard output as text, without the last newline.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
+    }
+}
+
+impl Workbench {
+    pub fn new(subject: Subject) -> Self {
+        Self { subject, made: Arc::default() }
+    }
+
+    /// A sandbox with the default policy.
+    pub async fn sandbox(&self) -> (Arc<dyn Sandbox>, Client) {
+        self.sandbox_with(|_| {}).await
+    }
+
+    /// A sandbox with something changed.
+    pub async fn sandbox_with(&self, change: impl FnOnce(&mut SandboxSpec)) -> (Arc<dyn Sandbox>, Client) {
+        let mut spec = spec();
+        change(&mut spec);
+        let sandbox = self.subject.backend.create(&spec).await.unwrap_or_else(|error| panic!("create: {error}"));
+        self.made.lock().unwrap().push(sandbox.clone());
+        let client = connect(sandbox.as_ref()).await;
+        (sandbox, client)
+    }
+
+    /// Removes all that was made.
+    pub async fn clear(&self) {
+        let made = std::mem::take(&mut *self.made.lock().unwrap());
+        for sandbox in made {
+            let _ = sandbox.destroy().await;
+        }
+    }
+}
+
+/// A sandbox as most cases want it.
+pub fn spec() -> SandboxSpec {
+    let owner = UserId::local();
+    let id = SessionId::random(&owner).unwrap();
+    SandboxSpec { id, owner, image: Image::Host, policy: Policy::default(), persistent: false, env: Default::default() }
+}
+
+pub async fn connect(sandbox: &dyn Sandbox) -> Client {
+    let channel = sandbox.connect().await.unwrap_or_else(|error| panic!("connect: {error}"));
+    Client::connect(channel).await.unwrap_or_else(|error| panic!("connect: {error}"))
+}
+
+/// Runs a shell command to its end.
+pub async fn sh(client: &Client, script: &str) -> Outcome {
+    run(client, &Exec::shell(script)).await
+}
+
+/// Runs a command to its end.
+pub async fn run(client: &Client, exec: &Exec) -> Outcome {
+    let follow = client.spawn(exec).await.unwrap_or_else(|error| panic!("{}: {error}", exec.program));
+    collect(follow).await
+}
+
+pub async fn collect(mut follow: Follow) -> Outcome {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    loop {
+        match follow.next().await.unwrap_or_else(|error| panic!("following: {error}")) {
+            JobEvent::Output { stream: Stream::Stdout, data, .. } => stdout.extend(data),
+            JobEvent::Output { stream: Stream::Stderr, data, .. } => stderr.extend(data),
+            JobEvent::Exited { exit, .. } => return Outcome { exit, stdout, stderr },
+            JobEvent::Gap { .. } | JobEvent::Current => {}
+        }
+    }
+}
+
+/// Writes one file.
+pub async fn put(client: &Client, path: &str, content: &[u8], mode: u32) {
+    let mut writer = client.write().await.unwrap();
+    writer.begin(&NewFile { path: Path::from(path), mode: Some(mode) }).await.unwrap();
+    writer.data(content).await.unwrap();
+    writer.finish().await.unwrap_or_else(|error| panic!("writing {path}: {error}"));
+}
+
+/// Reads one file.
+pub async fn get(client: &Client, path: &str) -> Vec<u8> {
+    let mut reader = client.read(&Path::from(path), 0, None).await.unwrap_or_else(|error| panic!("reading {path}: {error}"));
+    let mut content = Vec::new();
+    while let Some(piece) = reader.next().await.unwrap() {
+        match piece {
+            Piece::Data(data) => content.extend(data),
+            Piece::Hole(length) => content.resize(content.len() + length as usize, 0),
+        }
+    }
+    content
+}

@@ -1,0 +1,148 @@
+//! The program: how it starts, and what it holds while it serves.
+
+mod counters;
+mod failure;
+mod files;
+mod history;
+mod input;
+mod jobs;
+mod listing;
+mod output;
+mod paths;
+mod places;
+mod removal;
+mod run;
+mod serve;
+mod single;
+mod spawn;
+mod sys;
+mod terminal;
+mod tree;
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{Read, Write},
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    fs::Mode,
+    process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, umask},
+};
+use sandbox_executor::boot::{
+    Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, STATUS_FD,
+};
+use tokio::sync::Notify;
+
+use self::{counters::Counters, jobs::Jobs, places::Places, spawn::Starter, tree::Tree};
+
+/// Longest encoded boot message.
+const MAX_BOOT: u64 = 4 << 20;
+
+/// What the program holds while it serves.
+pub struct Executor {
+    boot: Boot,
+    places: Places,
+    jobs: Jobs,
+    tree: Tree,
+    counters: Counters,
+    starter: RefCell<Starter>,
+    scratch: RefCell<Vec<u8>>,
+    ending: Notify,
+}
+
+impl Executor {
+    /// Takes note of every process that has ended.
+    fn reap(&self) {
+        self.jobs.reap(&self.counters);
+    }
+
+    /// A buffer for a moment that does not wait for anything.
+    fn with_scratch<T>(&self, size: usize, use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut scratch = self.scratch.borrow_mut();
+        if scratch.len() < size {
+            scratch.resize(size, 0);
+        }
+        use_it(&mut scratch[..size])
+    }
+}
+
+/// Where the outcome is told.
+pub struct Status(Option<OwnedFd>);
+
+impl Status {
+    /// Tells it. Nobody may be listening any more.
+    fn tell<T: serde::Serialize>(self, message: &T) {
+        if let (Some(status), Ok(bytes)) = (self.0, rmp_serde::to_vec_named(message)) {
+            drop(File::from(status).write_all(&bytes));
+        }
+    }
+}
+
+/// Runs to the end of the sandbox.
+pub fn main() {
+    let status = Status(sys::take(STATUS_FD));
+    if let Err(why) = start(status) {
+        let (status, why) = *why;
+        status.tell(&BootReport::Failed(why));
+        std::process::exit(1);
+    }
+}
+
+type NotStarted = Box<(Status, String)>;
+
+fn start(status: Status) -> Result<(), NotStarted> {
+    let (boot, listener) = match read_boot() {
+        Ok(read) => read,
+        Err(why) => return Err(Box::new((status, why))),
+    };
+    sys::block_signals();
+    umask(Mode::from_raw_mode(0o022));
+    if getpid().as_raw_nonzero().get() != 1 {
+        // What loses its parent comes to us, as it does to the first process of a namespace.
+        drop(set_child_subreaper(Some(getpid())));
+    }
+    let mut starter = Starter::new();
+    let (tree, counters) = (Tree::new(), Counters::take(&boot));
+    if let Attachment::Single(exec) = &boot.attachment {
+        drop(set_dumpable_behavior(DumpableBehavior::NotDumpable));
+        return single::run(&boot, exec, &mut starter, &tree, &counters, status);
+    }
+    let prepared = become_user(&boot).and_then(|()| Places::open(&boot.places, &boot.workspace));
+    let places = match prepared {
+        Ok(places) => places,
+        Err(why) => return Err(Box::new((status, why))),
+    };
+    let executor = Executor {
+        jobs: Jobs::new(boot.history.0),
+        boot,
+        places,
+        tree,
+        counters,
+        starter: RefCell::new(starter),
+        scratch: RefCell::default(),
+        ending: Notify::new(),
+    };
+    serve::run(executor, listener, status)
+}
+
+fn read_boot() -> Result<(Boot, Option<OwnedFd>), String> {
+    sys::close_from(FIRST_FREE_FD);
+    let source = sys::take(BOOT_FD).ok_or_else(|| format!("nothing was passed as descriptor {BOOT_FD}"))?;
+    let mut bytes = Vec::new();
+    let read = File::from(source).take(MAX_BOOT).read_to_end(&mut bytes);
+    read.map_err(|error| format!("reading what to do failed: {error}"))?;
+    let boot = rmp_serde::from_slice(&bytes).map_err(|error| format!("what to do cannot be read: {error}"))?;
+    Ok((boot, sys::take(LISTENER_FD)))
+}
+
+/// For files we are the user, and nobody may look into us.
+fn become_user(boot: &Boot) -> Result<(), String> {
+    if let Identity::Drop { uid, gid } = boot.user {
+        sys::become_for_files(uid, gid)
+            .map_err(|error| format!("using files as user {uid}, group {gid} is not allowed: {error}"))?;
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| format!("our memory cannot be hidden from commands: {error}"))
+}

@@ -1,0 +1,220 @@
+//! From what was asked for to a started process: where the program is, its variables, limits and user.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::process::{DumpableBehavior, Resource, geteuid, getrlimit, set_dumpable_behavior};
+use sandbox_core::exec::{Exec, Program};
+use sandbox_executor::{
+    boot::{Boot, Identity},
+    protocol::{Failure, Reason},
+};
+
+use super::{
+    failure::failed,
+    sys::{Plan, Privileges, Session, Spawner, Step},
+    tree::{Mark, Sacrifice},
+};
+
+/// The search path of commands that say none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Arguments and variables together; the system's own limit is near.
+const MAX_ARGUMENTS: usize = 1 << 20;
+
+/// Starts commands as the boot says.
+pub struct Starter {
+    spawner: Spawner,
+    sacrifice: Sacrifice,
+}
+
+impl Starter {
+    /// Made at the start, before anything about this process changes.
+    pub fn new() -> Self {
+        Self { spawner: Spawner::new(), sacrifice: Sacrifice::new() }
+    }
+
+    /// Starts a command with these streams. Returns its process id.
+    pub fn start(
+        &mut self,
+        boot: &Boot,
+        exec: &Exec,
+        mark: Mark,
+        stdio: [BorrowedFd<'_>; 3],
+        session: Session,
+    ) -> Result<i32, Failure> {
+        let env = variables(boot, exec);
+        let (argv, candidates) = program(&exec.program, &env)?;
+        let plan = Plan {
+            candidates: strings(candidates, "program")?,
+            argv: strings(argv.iter().cloned(), "argument")?,
+            env: strings(env.iter().map(|(name, value)| format!("{name}={value}")), "variable")?,
+            cwd: folder(boot, exec)?,
+            stdio,
+            session,
+            limits: limits(boot, exec, mark),
+            user: match boot.user {
+                Identity::Drop { uid, gid } => Some((uid, gid)),
+                Identity::Same => None,
+            },
+            privileges: privileges(boot.user),
+        };
+        let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
+        if size > MAX_ARGUMENTS {
+            let what = "the arguments and variables are too long together: put the data into a file or send it as input";
+            return Err(failed(Reason::Invalid, what));
+        }
+        let started = self.sacrifice.lend(|| self.spawner.spawn(&plan));
+        // Changing the user of a process that shares our memory may have made that memory readable again.
+        drop(set_dumpable_behavior(DumpableBehavior::NotDumpable));
+        started.map_err(|(step, error)| explain(step, &error, &plan, &argv[0], &env))
+    }
+}
+
+fn variables(boot: &Boot, exec: &Exec) -> BTreeMap<String, String> {
+    let mut env = boot.env.clone();
+    if exec.terminal.is_some() {
+        env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
+    }
+    env.extend(exec.env.clone());
+    env.entry("PATH".to_owned()).or_insert_with(|| DEFAULT_PATH.to_owned());
+    env
+}
+
+/// The arguments, and the paths at which the program may be.
+fn program(program: &Program, env: &BTreeMap<String, String>) -> Result<(Vec<String>, Vec<String>), Failure> {
+    let argv = match program {
+        Program::Shell(script) => {
+            let argv = ["/bin/sh", "-c", script];
+            return Ok((argv.map(str::to_owned).to_vec(), vec!["/bin/sh".to_owned()]));
+        }
+        Program::Argv(argv) => argv.clone(),
+    };
+    let Some(name) = argv.first().filter(|name| !name.is_empty()) else {
+        return Err(failed(Reason::Invalid, "no program was named: the first argument is the program"));
+    };
+    if name.contains('/') {
+        return Ok((argv.clone(), vec![name.clone()]));
+    }
+    let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    let candidates = path.split(':').map(|folder| match folder {
+        "" => format!("./{name}"),
+        folder => format!("{folder}/{name}"),
+    });
+    let candidates = candidates.collect();
+    Ok((argv, candidates))
+}
+
+fn folder(boot: &Boot, exec: &Exec) -> Result<CString, Failure> {
+    let folder = match &exec.cwd {
+        Some(folder) => Path::new(&boot.workspace).join(folder),
+        None => Path::new(&boot.workspace).to_owned(),
+    };
+    CString::new(folder.into_os_string().into_encoded_bytes())
+        .map_err(|_| failed(Reason::Invalid, "the folder to start in holds a NUL byte"))
+}
+
+fn strings(texts: impl IntoIterator<Item = String>, what: &str) -> Result<Vec<CString>, Failure> {
+    let strings: Result<_, _> = texts.into_iter().map(CString::new).collect();
+    strings.map_err(|_| failed(Reason::Invalid, format!("a {what} holds a NUL byte")))
+}
+
+fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, u64)> {
+    let file_size = [boot.file_size.map(|size| size.0), exec.limits.file_size].into_iter().flatten().min();
+    let wanted = [
+        (libc::RLIMIT_CORE, Resource::Core, Some(0)),
+        (libc::RLIMIT_MSGQUEUE, Resource::Msgqueue, Some(mark.0)),
+        (libc::RLIMIT_NPROC, Resource::Nproc, boot.pids.map(u64::from)),
+        (libc::RLIMIT_DATA, Resource::Data, boot.process_memory.map(|memory| memory.0)),
+        (libc::RLIMIT_FSIZE, Resource::Fsize, file_size),
+        (libc::RLIMIT_NOFILE, Resource::Nofile, exec.limits.open_files),
+        (libc::RLIMIT_CPU, Resource::Cpu, exec.limits.cpu_seconds),
+    ];
+    let allowed = |resource| getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    wanted
+        .into_iter()
+        .filter_map(|(number, resource, limit)| Some((number as u32, limit?.min(allowed(resource)))))
+        .collect()
+}
+
+fn privileges(user: Identity) -> Privileges {
+    let root = match user {
+        Identity::Drop { uid, .. } => uid == 0,
+        Identity::Same => geteuid().is_root(),
+    };
+    if root { Privileges::OfUser } else { Privileges::None }
+}
+
+/// What to tell about a command that did not start.
+fn explain(step: Step, error: &io::Error, plan: &Plan<'_>, name: &str, env: &BTreeMap<String, String>) -> Failure {
+    let errno = error.raw_os_error().unwrap_or_default();
+    let folder = plan.cwd.to_string_lossy();
+    let reason = match errno {
+        libc::ENOENT | libc::ENOTDIR => Reason::NotFound,
+        libc::EACCES | libc::EPERM => Reason::Denied,
+        libc::EAGAIN | libc::ENOMEM | libc::ENFILE | libc::EMFILE => Reason::TooMany,
+        libc::E2BIG | libc::ENAMETOOLONG | libc::ENOEXEC => Reason::Invalid,
+        _ => Reason::System,
+    };
+    let what = match (step, errno) {
+        (Step::Folder, _) => format!("cannot start in the folder `{folder}`: {error}"),
+        (_, libc::EAGAIN) => format!("`{name}` was not started: too many processes run in this sandbox; end some first"),
+        (Step::Exec, libc::ENOENT) if name == "/bin/sh" && !Path::new(name).exists() => {
+            "this sandbox's image has no /bin/sh: give the program and its arguments instead of a shell command".to_owned()
+        }
+        (Step::Exec, libc::ENOENT) if plan.candidates.iter().any(exists) => {
+            format!("`{name}` is there, but the interpreter that it names is not")
+        }
+        (Step::Exec, libc::ENOENT | libc::ENOTDIR) if !name.contains('/') => {
+            let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+            format!("program `{name}` not found in PATH={path}")
+        }
+        (Step::Exec, libc::ENOENT | libc::ENOTDIR) => format!("program `{name}` not found"),
+        (Step::Exec, libc::ENOEXEC) => {
+            format!("`{name}` is not a program for this machine (and a script needs a first line such as #!/bin/sh)")
+        }
+        (Step::Exec, _) => format!("program `{name}` cannot be started: {error}"),
+        (step, _) => format!("`{name}` was not started: {step:?}: {error}"),
+    };
+    failed(reason, what)
+}
+
+fn exists(path: &CString) -> bool {
+    rustix::fs::access(path.as_c_str(), rustix::fs::Access::EXISTS).is_ok()
+}
+
+/// What commands read that get no input: end of file.
+pub fn nothing() -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    if let Ok(null) = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        return Ok(null);
+    }
+    // An image without /dev/null: a pipe that nobody writes to.
+    let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    Ok(reader)
+}
+
+/// The three streams for a command that has them all from one place.
+pub fn all_from(descriptor: &OwnedFd) -> [BorrowedFd<'_>; 3] {
+    [descriptor.as_fd(); 3]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_for_along_the_path_of_the_job() {
+        let env = BTreeMap::from([("PATH".to_owned(), "/a::/b".to_owned())]);
+        let (argv, candidates) = program(&Program::Argv(vec!["x".to_owned(), "y".to_owned()]), &env).unwrap();
+        assert_eq!(argv, ["x", "y"]);
+        assert_eq!(candidates, ["/a/x", "./x", "/b/x"]);
+        assert_eq!(program(&Program::Argv(vec!["./x".to_owned()]), &env).unwrap().1, ["./x"]);
+        assert!(program(&Program::Argv(vec![]), &env).is_err());
+    }
+}

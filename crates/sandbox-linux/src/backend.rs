@@ -1,0 +1,283 @@
+//! The embedded backend as a server sees it: orders for its launcher, and sandboxes that it can reach by their folders.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use sandbox_core::{Backend, Created, Error, Facts, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::oneshot,
+};
+
+use crate::{
+    folder::{self, Lock},
+    host::Host,
+    ids::SLOTS,
+    launcher::{Order, Report},
+    plan, probe,
+    sandbox::LinuxSandbox,
+    sys, wire,
+};
+
+/// The name under which this program is its own launcher.
+pub const LAUNCHER_ROLE: &str = "sandbox-launcher";
+/// How long a sandbox waits for a server before it ends, in seconds.
+const LEASE_VARIABLE: &str = "SANDBOX_MCP_LEASE_SECONDS";
+
+/// Sandboxes on this machine's own kernel, without a daemon and without root.
+#[derive(Clone)]
+pub struct LinuxBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: PathBuf,
+    lease: Duration,
+    launcher: std::result::Result<Launcher, Error>,
+}
+
+/// A launcher that runs, and who waits for its answers.
+pub struct Launcher {
+    /// What this machine offers.
+    pub host: Host,
+    control: AsyncFd<OwnedFd>,
+    tickets: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    process: Mutex<std::process::Child>,
+}
+
+/// What an order was answered with.
+pub enum Answer {
+    /// The sandbox is ready.
+    Created(i32, OwnedFd),
+    /// It could not be made.
+    Failed(String),
+    /// It is gone.
+    Destroyed,
+    /// What it uses.
+    Used(Usage),
+}
+
+impl LinuxBackend {
+    /// Starts a launcher for the sandboxes in this state folder, which is the caller's with mode 0700.
+    ///
+    /// Must be called within a tokio runtime. Where sandboxes cannot be made, this succeeds all the same: existing ones
+    /// can be looked at, and [`Backend::probe`] says what is wrong.
+    pub fn start(state: &Path) -> Result<Self> {
+        for name in ["sandboxes", "trash", "cache"] {
+            let folder = state.join(name);
+            fs::create_dir_all(&folder).map_err(Error::io(format!("making {}", folder.display())))?;
+        }
+        let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+        let launcher = Launcher::start(state);
+        let inner = Arc::new(Inner { state: state.into(), lease: Duration::from_secs(lease), launcher });
+        if let Ok(launcher) = &inner.launcher {
+            let descriptor = launcher.control.get_ref().try_clone().map_err(Error::io("watching the launcher"))?;
+            tokio::spawn(listen(Arc::downgrade(&inner), descriptor));
+        }
+        Ok(Self { inner })
+    }
+
+    fn launcher(&self) -> Result<&Launcher> {
+        self.inner.launcher.as_ref().map_err(copy)
+    }
+
+    pub(crate) async fn order(&self, order: impl FnOnce(u64) -> Order) -> Result<Answer> {
+        self.launcher()?.order(order).await
+    }
+
+    pub(crate) fn host(&self) -> Option<&Host> {
+        self.inner.launcher.as_ref().ok().map(|launcher| &launcher.host)
+    }
+}
+
+#[async_trait]
+impl Backend for LinuxBackend {
+    async fn probe(&self) -> Probe {
+        probe::probe(self.launcher().map(|launcher| &launcher.host))
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
+        let launcher = self.launcher()?;
+        let (plan, enforcement) = plan::plan(spec, &launcher.host, slot(&spec.id), self.inner.lease)?;
+        let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
+        let lock = folder::make(&plan.folder, &facts)?;
+        let folder = plan.folder.clone();
+        let answer = tokio::time::timeout(
+            spec.policy.limits.start,
+            launcher.order(|ticket| Order::Create { ticket, plan: Box::new(plan) }),
+        );
+        let failed = match answer.await {
+            Ok(Ok(Answer::Created(pid, pidfd))) => {
+                folder::note_pid(&folder, pid)?;
+                return Ok(Arc::new(LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), Some(self.clone()))?));
+            }
+            Ok(Ok(Answer::Failed(why))) => Error::Step { step: "the embedded backend".into(), why },
+            Ok(Ok(_)) => {
+                Error::Step { step: "the embedded backend".into(), why: "the launcher answered something else".into() }
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                Error::Step { step: "starting".into(), why: format!("not ready after {:?}", spec.policy.limits.start) }
+            }
+        };
+        let _ = launcher.order(|ticket| Order::Destroy { ticket, name: spec.id.to_string() }).await;
+        Err(failed)
+    }
+
+    async fn recover(&self) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        let folders = self.inner.state.join("sandboxes");
+        for entry in fs::read_dir(&folders).map_err(Error::io(format!("reading {}", folders.display())))?.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<SessionId>().ok()) else { continue };
+            // Somebody looks after it; that it is locked is the proof.
+            let Ok(Some(lock)) = Lock::take(&entry.path()) else { continue };
+            match LinuxSandbox::adopt(&entry.path(), lock, self.clone()) {
+                Ok(sandbox) => recovered.alive.push(Arc::new(sandbox)),
+                Err(_) => recovered.ended.push(id),
+            }
+        }
+        if let Some(host) = self.host() {
+            let leaked = host.cgroup.existing().into_iter().filter(|name| {
+                let alive = recovered.alive.iter().any(|sandbox| sandbox.facts().spec.id.as_str() == name);
+                let looked_after = matches!(Lock::take(&folders.join(name)), Ok(None));
+                !alive && !looked_after && host.cgroup.remove_empty(name)
+            });
+            let count = leaked.count();
+            if count > 0 {
+                recovered.removed.insert("cgroup".into(), count);
+            }
+        }
+        Ok(recovered)
+    }
+}
+
+impl Launcher {
+    fn start(state: &Path) -> Result<Self> {
+        let starting = || Error::io("starting the launcher");
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(io::Error::from)
+                .map_err(starting())?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(LAUNCHER_ROLE).arg(state).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        // A process group of its own: Ctrl-C is for us, and the launcher has sandboxes to look after.
+        command.process_group(0);
+        keep_only_what_it_needs(&mut command);
+        let process = command.spawn().map_err(starting())?;
+        drop(command);
+        let mut buffer = vec![0; wire::LONGEST];
+        let host = match wire::receive_value(ours.as_fd(), &mut buffer).map_err(starting())? {
+            Some((Report::Ready(host), _)) => *host,
+            Some((Report::Unusable(why), _)) => return Err(probe::unusable(&why)),
+            _ => return Err(probe::unusable("the launcher ended at once")),
+        };
+        rustix::io::ioctl_fionbio(&ours, true).map_err(io::Error::from).map_err(starting())?;
+        Ok(Self {
+            host,
+            control: sys::watched(ours, Interest::READABLE | Interest::WRITABLE).map_err(starting())?,
+            tickets: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            process: Mutex::new(process),
+        })
+    }
+
+    async fn order(&self, order: impl FnOnce(u64) -> Order) -> Result<Answer> {
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.waiting().insert(ticket, sender);
+        let order = order(ticket);
+        let sending = self.control.async_io(Interest::WRITABLE, |socket| wire::send_value(socket.as_fd(), &order, &[]));
+        if let Err(source) = sending.await {
+            self.waiting().remove(&ticket);
+            return Err(Error::Io { doing: "talking to the launcher".into(), source });
+        }
+        receiver.await.map_err(|_| probe::unusable("the launcher has ended"))
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliver(&self, ticket: u64, answer: Answer) {
+        if let Some(sender) = self.waiting().remove(&ticket) {
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// Hands answers to those who wait, until the launcher or the backend is gone.
+async fn listen(inner: std::sync::Weak<Inner>, control: OwnedFd) {
+    let Ok(control) = sys::watched(control, Interest::READABLE) else { return };
+    let mut buffer = vec![0; wire::LONGEST];
+    loop {
+        let received = control.async_io(Interest::READABLE, |socket| wire::receive_value(socket.as_fd(), &mut buffer));
+        let received = received.await;
+        let Some(inner) = inner.upgrade() else { return };
+        let Ok(launcher) = &inner.launcher else { return };
+        match received {
+            Ok(Some((report, descriptors))) => dispatch(launcher, report, descriptors),
+            Ok(None) | Err(_) => {
+                launcher.waiting().clear();
+                let _ = launcher.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+                return;
+            }
+        }
+    }
+}
+
+fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) {
+    match report {
+        Report::Created { ticket, pid } => match descriptors.pop() {
+            Some(pidfd) => launcher.deliver(ticket, Answer::Created(pid, pidfd)),
+            None => launcher.deliver(ticket, Answer::Failed("the launcher sent no descriptor".into())),
+        },
+        Report::Failed { ticket, why } => launcher.deliver(ticket, Answer::Failed(why)),
+        Report::Destroyed { ticket } => launcher.deliver(ticket, Answer::Destroyed),
+        Report::Used { ticket, usage } => launcher.deliver(ticket, Answer::Used(usage)),
+        Report::Ended { name } => tracing::debug!(%name, "sandbox ended"),
+        Report::Ready(_) | Report::Unusable(_) => {}
+    }
+}
+
+/// The launcher gets no secret of ours: only the variables that it reads.
+fn keep_only_what_it_needs(command: &mut Command) {
+    command.env_clear();
+    for name in ["PATH", crate::stage::FORCE_SINGLE] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+}
+
+/// Ranges of ids are chosen by the random part of the name: with 96 bits of it two sandboxes rarely meet, and where
+/// they do, namespaces keep them apart all the same.
+fn slot(id: &SessionId) -> u32 {
+    let digits = id.as_str().rsplit('_').next().unwrap_or_default();
+    u32::from_str_radix(digits.get(..8).unwrap_or_default(), 16).unwrap_or_default() % SLOTS
+}
+
+/// An error that several callers get.
+fn copy(error: &Error) -> Error {
+    match error {
+        Error::Unavailable { what, why, fix } => {
+            Error::Unavailable { what: what.clone(), why: why.clone(), fix: fix.clone() }
+        }
+        other => Error::Step { step: "starting the embedded backend".into(), why: other.to_string() },
+    }
+}

@@ -1,0 +1,239 @@
+//! From a plan to a running first process: what the launcher does on its side of the fork.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::{DirBuilderExt, chown},
+    },
+    path::Path,
+};
+
+use rustix::{
+    fs::{MemfdFlags, Mode, OFlags},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+    thread::{LinkNameSpaceType, UnshareFlags},
+};
+use sandbox_executor::boot::{Attachment, Verdicts};
+
+use crate::{
+    cgroup::{Cgroup, CgroupHost, Entry},
+    enact::{self, Baggage, Owner},
+    executor_image,
+    plan::{Plan, RootSource},
+    seccomp::{self, Profile},
+    sys::{self, Cloned},
+    wire,
+};
+
+/// Network namespaces that wait for a sandbox.
+const POOL: usize = 8;
+
+/// What every birth needs, prepared once.
+pub struct Nursery {
+    executor: OwnedFd,
+    null: OwnedFd,
+    networks: Vec<OwnedFd>,
+}
+
+/// A sandbox whose first process was started.
+pub struct Newborn {
+    /// Its number outside.
+    pub pid: i32,
+    /// Readable when it has ended.
+    pub pidfd: OwnedFd,
+    /// The executor's reports come here.
+    pub status: OwnedFd,
+    /// Its cgroup.
+    pub cgroup: Cgroup,
+    /// Its `/proc` comes here, as soon as it is mounted.
+    pub sync: OwnedFd,
+    /// What a supervisor writes its verdicts to.
+    pub verdicts: OwnedFd,
+}
+
+impl Nursery {
+    /// Prepares what can be prepared.
+    pub fn new() -> io::Result<Self> {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { executor: executor_image::load()?, null, networks: Vec::new() })
+    }
+
+    /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
+    pub fn stock_network(&mut self) -> io::Result<Stocked> {
+        if self.networks.len() >= POOL {
+            return Ok(Stocked::Full);
+        }
+        let network = new_network()?;
+        self.networks.push(network);
+        Ok(Stocked::More)
+    }
+
+    /// Starts a sandbox.
+    pub fn bear(&mut self, plan: &Plan, cgroups: &CgroupHost) -> Result<Newborn, BirthError> {
+        make_folders(plan).map_err(BirthError::at("making folders"))?;
+        let cgroup = cgroups.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))?;
+        self.bear_into(plan, cgroup)
+    }
+
+    fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup) -> Result<Newborn, BirthError> {
+        let listener = match plan.boot.attachment {
+            Attachment::Listen => Some(listen(&plan.folder).map_err(BirthError::at("listening"))?),
+            _ => None,
+        };
+        let boot = memory_file(
+            "boot",
+            &rmp_serde::to_vec_named(&plan.boot)
+                .map_err(|error| BirthError::at("describing")(io::Error::other(error)))?,
+        )
+        .map_err(BirthError::at("describing"))?;
+        let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
+        let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
+        let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
+        self.enter_network().map_err(BirthError::at("making a network namespace"))?;
+        let filter = seccomp::compile(Profile {
+            visible_memory_only: plan.confinement.visible_memory_only,
+            fixed_processors: plan.confinement.processors.is_some(),
+        });
+        let namespaces =
+            libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let into = match cgroup.entry() {
+            Entry::Clone(folder) => Some(folder.as_fd()),
+            _ => None,
+        };
+        match sys::clone(namespaces, into).map_err(BirthError::at("cloning into new namespaces"))? {
+            Cloned::Child => {
+                drop((status, sync));
+                enact::become_executor(&Baggage {
+                    plan,
+                    entry: cgroup.entry(),
+                    sync: sync_inside.as_fd(),
+                    executor: self.executor.as_fd(),
+                    filter: &filter,
+                    null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
+                    boot: boot.as_fd(),
+                    listener: listener.as_ref().map(AsFd::as_fd),
+                    status: status_inside.as_fd(),
+                    oom: cgroup.oom_counter().map(AsFd::as_fd),
+                    verdicts: verdicts.as_fd(),
+                })
+            }
+            Cloned::Parent { pid, pidfd } => {
+                let newborn = Newborn { pid, pidfd, status, cgroup, sync, verdicts };
+                match introduce(plan, pid, newborn.sync.as_fd()) {
+                    Ok(()) => Ok(newborn),
+                    Err(error) => {
+                        let _ = rustix::process::pidfd_send_signal(&newborn.pidfd, rustix::process::Signal::KILL);
+                        Err(BirthError::at("writing the id maps")(error))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The child inherits the network namespace that the launcher is in, so the launcher enters a fresh one: making it
+    /// is the slowest part of a birth, and is done ahead of time.
+    fn enter_network(&mut self) -> io::Result<()> {
+        match self.networks.pop() {
+            Some(network) => {
+                Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
+            }
+            None => new_network().map(drop),
+        }
+    }
+}
+
+/// Whether there was room in the stock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Stocked {
+    More,
+    Full,
+}
+
+/// A birth that failed, by step.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} failed: {why}")]
+pub struct BirthError {
+    /// What was being done.
+    pub step: &'static str,
+    /// The system's answer.
+    pub why: io::Error,
+}
+
+impl BirthError {
+    fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |why| Self { step, why }
+    }
+}
+
+fn make_folders(plan: &Plan) -> io::Result<()> {
+    for (name, owner) in &plan.folders {
+        let path = plan.folder.join(name);
+        match fs::DirBuilder::new().mode(0o755).create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        if *owner != 0 {
+            chown(&path, Some(*owner), Some(*owner))?;
+        }
+    }
+    Ok(())
+}
+
+/// A name in a folder can be longer than a socket's address may be, so it goes through the folder's descriptor.
+pub fn socket_address(folder: BorrowedFd<'_>) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/executor.sock", folder.as_raw_fd()))?)
+}
+
+fn listen(folder: &Path) -> io::Result<OwnedFd> {
+    let directory = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let _ = fs::remove_file(folder.join("executor.sock"));
+    rustix::net::bind(&socket, &socket_address(directory.as_fd())?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let mut written = 0;
+    while written < content.len() {
+        written += rustix::io::pwrite(&file, &content[written..], written as u64)?;
+    }
+    Ok(file)
+}
+
+fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+fn new_network() -> io::Result<OwnedFd> {
+    sys::unshare(UnshareFlags::NEWNET)?;
+    sys::loopback_up()?;
+    Ok(rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Writes the id maps of the new process and lets it go on, with the root file system that only we can make.
+fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
+    let own = Path::new("/proc").join(pid.to_string());
+    if plan.ids.count == 1 {
+        fs::write(own.join("setgroups"), "deny")?;
+    }
+    fs::write(own.join("uid_map"), plan.ids.lines())?;
+    fs::write(own.join("gid_map"), plan.ids.lines())?;
+    let overlay = match &plan.root {
+        RootSource::Overlay { lower, map_ids: true, volatile } => {
+            let ids = rustix::fs::open(own.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            Some(enact::overlay_of(&plan.folder, lower, Some(ids.as_fd()), *volatile, Owner::Root)?)
+        }
+        _ => None,
+    };
+    let overlay: Vec<BorrowedFd<'_>> = overlay.as_ref().map(AsFd::as_fd).into_iter().collect();
+    wire::send(sync, b"go", &overlay)
+}

@@ -1,0 +1,369 @@
+//! Makes a sandbox from the inside: runs in the new process, walks the plan, and becomes the executor.
+//!
+//! The process was forked from the launcher, which has one thread and no secrets. A step that fails ends it; its name,
+//! its arguments and the kernel's answer go back over the status descriptor.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+        UnmountFlags,
+    },
+    process::Signal,
+    thread::{CapabilitySet, CapabilitySets, UnshareFlags},
+};
+use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD};
+
+use crate::{
+    cgroup::Entry,
+    plan::{Access, Confinement, Plan, RootSource, Step},
+    sys::{self, Instruction},
+    wire,
+};
+
+/// What the new process takes along.
+pub struct Baggage<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// How it gets into its cgroup.
+    pub entry: &'a Entry,
+    /// Where the launcher says go, and gets `/proc` from.
+    pub sync: BorrowedFd<'a>,
+    /// The executor's program.
+    pub executor: BorrowedFd<'a>,
+    /// The filter for system calls.
+    pub filter: &'a [Instruction],
+    /// Standard streams of the executor, where they are not this process's own.
+    pub null: Option<BorrowedFd<'a>>,
+    /// Descriptors that the executor expects at fixed numbers.
+    pub boot: BorrowedFd<'a>,
+    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    pub listener: Option<BorrowedFd<'a>>,
+    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    pub status: BorrowedFd<'a>,
+    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    pub oom: Option<BorrowedFd<'a>>,
+    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    pub verdicts: BorrowedFd<'a>,
+}
+
+/// A step that failed.
+struct Failed {
+    step: String,
+    why: io::Error,
+}
+
+/// Becomes the executor of a new sandbox, or reports why not and ends.
+pub fn become_executor(baggage: &Baggage<'_>) -> ! {
+    let Err(Failed { step, why }) = enact(baggage);
+    let report = BootReport::Failed(format!("{step} failed: {why}"));
+    if let Ok(bytes) = rmp_serde::to_vec_named(&report) {
+        let _ = rustix::io::write(baggage.status, &bytes);
+    }
+    sys::exit_now(70)
+}
+
+fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
+    let plan = baggage.plan;
+    enter_cgroup(baggage.entry)?;
+    let overlay = wait_for_go(baggage.sync)?;
+    // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
+    let point = plan.folder.join("root");
+    rustix::process::chdir(&point).step(|| format!("entering {}", point.display()))?;
+    let sources = open_sources(&plan.steps)?;
+    become_first_user(plan)?;
+    sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
+    rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
+    build_root(plan, overlay, sources, baggage.sync)?;
+    confine(&plan.confinement, baggage.filter, baggage)
+}
+
+/// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
+fn enter_cgroup(entry: &Entry) -> Result<(), Failed> {
+    if let Entry::Tasks(files) = entry {
+        for file in files {
+            rustix::io::write(file, b"0").step(|| "entering the cgroup".into())?;
+        }
+    }
+    Ok(())
+}
+
+/// The launcher writes the id maps first; with them may come a root file system that only it can make.
+fn wait_for_go(sync: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failed> {
+    let (_, mut descriptors) = wire::receive(sync, &mut [0; 16]).step(|| "waiting for the id maps".into())?;
+    Ok(descriptors.pop())
+}
+
+fn become_first_user(plan: &Plan) -> Result<(), Failed> {
+    let (uid, gid) = (rustix::process::Uid::from_raw(plan.first_id), rustix::process::Gid::from_raw(plan.first_id));
+    if plan.ids.count > 1 {
+        rustix::thread::set_thread_groups(&[]).step(|| "dropping groups".into())?;
+    }
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step(|| format!("becoming group {}", plan.first_id))?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(|| format!("becoming user {}", plan.first_id))
+}
+
+/// Copies of all mounts that will be bound, read-only where they should be before they can be seen.
+fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
+    let open = |step: &Step| match step {
+        Step::Bind { source, access, .. } => Some(open_source(source, *access).step(|| format!("{step:?}"))),
+        _ => None,
+    };
+    steps.iter().filter_map(open).collect()
+}
+
+fn open_source(source: &Path, access: Access) -> io::Result<OwnedFd> {
+    let tree = clone_tree(source)?;
+    let read_only = match access {
+        Access::Read => MountAttrFlags::MOUNT_ATTR_RDONLY,
+        Access::Write => MountAttrFlags::empty(),
+    };
+    let set = read_only | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    sys::set_mount_attributes(tree.as_fd(), set, None)?;
+    Ok(tree)
+}
+
+fn build_root(
+    plan: &Plan,
+    overlay: Option<OwnedFd>,
+    mut sources: VecDeque<OwnedFd>,
+    sync: BorrowedFd<'_>,
+) -> Result<(), Failed> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).step(|| "making mounts private".into())?;
+    let root = match (&plan.root, overlay) {
+        (_, Some(made)) => made,
+        (RootSource::Empty, None) => tmpfs(4 << 20, 0o755).step(|| "making the root file system".into())?,
+        (RootSource::Overlay { lower, volatile, .. }, None) => {
+            overlay_of(&plan.folder, lower.as_path(), None, *volatile, Owner::Unprivileged)
+                .step(|| format!("layering over {}", lower.display()))?
+        }
+    };
+    attach(&root, Path::new(".")).step(|| "mounting the root file system".into())?;
+    rustix::process::fchdir(&root).step(|| "entering the root file system".into())?;
+    for step in &plan.steps {
+        walk(step, &mut sources, sync).step(|| format!("{step:?}"))?;
+    }
+    // Old and new root are stacked on one place, and the old one is taken from below; no folder for it is needed.
+    rustix::process::pivot_root(".", ".").step(|| "changing the root".into())?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leaving the old root".into())?;
+    rustix::process::chdir("/").step(|| "entering the new root".into())
+}
+
+fn walk(step: &Step, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> io::Result<()> {
+    match step {
+        Step::Folder { target, mode } => match rustix::fs::mkdir(target.as_str(), Mode::from_raw_mode(*mode)) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            other => Ok(other?),
+        },
+        Step::Link { target, to } => match rustix::fs::symlink(to.as_str(), target.as_str()) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            other => Ok(other?),
+        },
+        Step::Bind { target, .. } => match sources.pop_front() {
+            Some(tree) => attach(&tree, Path::new(target)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        },
+        Step::Device { name } => {
+            let target = format!("dev/{name}");
+            drop(rustix::fs::open(
+                &target,
+                OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o666),
+            )?);
+            Ok(rustix::mount::mount_bind(format!("/dev/{name}"), target)?)
+        }
+        Step::Tmpfs { target, size, mode } => attach(&tmpfs(*size, *mode)?, Path::new(target)),
+        Step::Proc => mount_proc(sync),
+        Step::Terminals => {
+            rustix::fs::mkdir("dev/pts", Mode::from_raw_mode(0o755))?;
+            let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+            Ok(rustix::mount::mount(
+                "devpts",
+                "dev/pts",
+                "devpts",
+                flags,
+                Some(c"newinstance,ptmxmode=0666,mode=0620"),
+            )?)
+        }
+        Step::Mask { target } => mask(target),
+        Step::Freeze { target } => freeze(target),
+    }
+}
+
+/// The new `/proc`. The launcher gets a descriptor for it, to see the sandbox's processes and nothing else; and no
+/// namespace of users can be made inside any more, whatever a filter might miss.
+fn mount_proc(sync: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("proc", "proc", "proc", flags, None)?;
+    fs::write("proc/sys/user/max_user_namespaces", "0")?;
+    let proc = rustix::fs::open("proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    wire::send(sync, b"proc", &[proc.as_fd()])
+}
+
+fn mask(target: &str) -> io::Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(found) if found.is_dir() => {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            Ok(rustix::mount::mount("tmpfs", target, "tmpfs", flags, Some(c"size=0,nr_inodes=1"))?)
+        }
+        Ok(_) => Ok(rustix::mount::mount_bind("dev/null", target)?),
+        Err(_) => Ok(()),
+    }
+}
+
+fn freeze(target: &str) -> io::Result<()> {
+    if fs::symlink_metadata(target).is_err() {
+        return Ok(());
+    }
+    if target != "." && target != "dev" {
+        rustix::mount::mount_bind_recursive(target, target)?;
+    }
+    let flags = MountFlags::RDONLY | MountFlags::BIND | MountFlags::NOSUID | remount_flags(target);
+    Ok(rustix::mount::mount_remount(target, flags, "")?)
+}
+
+/// `/proc` forbids devices and programs; a remount must not take that back. Programs may run from `/`.
+fn remount_flags(target: &str) -> MountFlags {
+    match target {
+        "." => MountFlags::NODEV,
+        "dev" => MountFlags::NOEXEC,
+        _ => MountFlags::NODEV | MountFlags::NOEXEC,
+    }
+}
+
+fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "size", size.to_string())?;
+    rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
+    rustix::mount::fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// Who makes an overlay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Root of this machine.
+    Root,
+    /// Root of a user namespace: attributes of the overlay are kept in the `user` class.
+    Unprivileged,
+}
+
+/// An overlay of `folder`'s own layer over an image. With `ids` the image's owners are mapped by that user namespace.
+pub fn overlay_of(
+    folder: &Path,
+    lower: &Path,
+    ids: Option<BorrowedFd<'_>>,
+    volatile: bool,
+    owner: Owner,
+) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // A detached tree dissolves when its descriptor closes, so it is kept until the overlay has taken it.
+    let tree = ids.map(|_| clone_tree(lower)).transpose()?;
+    match (&tree, ids) {
+        (Some(tree), Some(ids)) => {
+            sys::set_mount_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, Some(ids))?;
+            rustix::mount::fsconfig_set_fd(&context, "lowerdir+", tree)?;
+        }
+        _ => rustix::mount::fsconfig_set_string(&context, "lowerdir", escaped(lower))?,
+    }
+    rustix::mount::fsconfig_set_string(&context, "upperdir", folder.join("upper"))?;
+    rustix::mount::fsconfig_set_string(&context, "workdir", folder.join("work"))?;
+    if volatile {
+        rustix::mount::fsconfig_set_flag(&context, "volatile")?;
+    }
+    if owner == Owner::Unprivileged {
+        rustix::mount::fsconfig_set_flag(&context, "userxattr")?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// A colon separates layers, so one in a name is escaped.
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:")
+}
+
+fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    Ok(rustix::mount::open_tree(CWD, source, flags)?)
+}
+
+fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(tree, "", CWD, target, flags)?)
+}
+
+/// Gives up everything that is not needed, and becomes the executor.
+fn confine(
+    confinement: &Confinement,
+    filter: &[Instruction],
+    baggage: &Baggage<'_>,
+) -> Result<std::convert::Infallible, Failed> {
+    if let Some(count) = confinement.processors {
+        limit_processors(count).step(|| format!("using {count} processors"))?;
+    }
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if confinement.capabilities & (1 << number) == 0
+            && rustix::thread::remove_capability_from_bounding_set(capability).is_err()
+        {
+            // The kernel knows no more of them.
+            break;
+        }
+    }
+    let kept = CapabilitySet::from_bits_retain(confinement.capabilities);
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
+    if confinement.die_with_launcher {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
+    }
+    let mut placements: Vec<(BorrowedFd<'_>, i32)> = vec![
+        (baggage.boot, BOOT_FD),
+        (baggage.status, STATUS_FD),
+        (baggage.verdicts, VERDICTS_FD),
+        (baggage.listener.unwrap_or(baggage.verdicts), LISTENER_FD),
+        (baggage.oom.unwrap_or(baggage.verdicts), OOM_FD),
+    ];
+    if let Some(null) = baggage.null {
+        placements.extend([0, 1, 2].map(|number| (null, number)));
+    }
+    let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
+    sys::place_descriptors(&placements).step(|| "placing descriptors".into())?;
+    rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
+    Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
+}
+
+/// Some of the processors that we may use, chosen by our process number so that sandboxes spread.
+fn limit_processors(count: usize) -> io::Result<()> {
+    let ours = rustix::thread::sched_getaffinity(None)?;
+    let available: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
+    if available.len() <= count {
+        return Ok(());
+    }
+    let start = fs::read_link("/proc/self").ok().and_then(|own| own.to_str()?.parse().ok()).unwrap_or(0usize);
+    let mut chosen = rustix::thread::CpuSet::new();
+    (0..count).for_each(|index| chosen.set(available[(start + index) % available.len()]));
+    Ok(rustix::thread::sched_setaffinity(None, &chosen)?)
+}
+
+trait Named<T> {
+    /// Names the step that failed.
+    fn step(self, name: impl FnOnce() -> String) -> Result<T, Failed>;
+}
+
+impl<T, E: Into<io::Error>> Named<T> for Result<T, E> {
+    fn step(self, name: impl FnOnce() -> String) -> Result<T, Failed> {
+        self.map_err(|why| Failed { step: name(), why: why.into() })
+    }
+}

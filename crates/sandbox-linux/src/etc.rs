@@ -1,0 +1,171 @@
+//! The made-up `/etc` of the `host` image, and the few programs of our own beside it.
+//!
+//! One folder holds copies of what programs need of this machine's `/etc` (certificates, linker settings, time zone,
+//! fonts, …) and files that say who is who inside. It is made once, named after the state of its sources, and bound
+//! read-only into every sandbox: one mount instead of twenty. Nothing that only root may read is copied.
+
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+/// Copied where they exist.
+const SOURCES: [&str; 36] = [
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "default/locale",
+    "fonts",
+    "gai.conf",
+    "gitconfig",
+    "host.conf",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "magic",
+    "magic.mime",
+    "mailcap",
+    "mime.types",
+    "nodejs",
+    "npmrc",
+    "os-release",
+    "perl",
+    "pip.conf",
+    "pki/ca-trust",
+    "pki/tls",
+    "protocols",
+    "python3",
+    "python3.11",
+    "services",
+    "shells",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+];
+
+/// Written by us.
+const MADE: [(&str, &str); 7] = [
+    (
+        "passwd",
+        "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    ),
+    ("group", "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
+    ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"),
+    ("hostname", "sandbox\n"),
+    ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"),
+    ("resolv.conf", "# There is no way out of this sandbox.\n"),
+    ("timezone", "Etc/UTC\n"),
+];
+
+/// The first `pip` makes the sandbox's own environment in HOME, so that `pip install` works as typed though the
+/// system's Python cannot be changed; its `bin` is already on PATH.
+const PIP: &str = r#"#!/bin/sh
+if [ ! -x "$HOME/.venv/bin/python3" ]; then
+    python3 -m venv --system-site-packages --without-pip "$HOME/.venv" || exit 1
+fi
+exec "$HOME/.venv/bin/python3" -m pip "$@"
+"#;
+
+/// More than this is not copied: an odd `/etc` must not fill the state folder.
+const MOST_FILES: usize = 20_000;
+
+/// The prepared folder, made if it is not there yet. It holds `etc` and `opt`.
+pub fn prepare(state: &Path) -> io::Result<PathBuf> {
+    let cache = state.join("cache");
+    let folder = cache.join(format!("host-{:016x}", fingerprint()));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&cache)?;
+    let draft = cache.join(format!("draft-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&draft);
+    build(&draft)?;
+    match fs::rename(&draft, &folder) {
+        // Somebody else was faster; theirs is as good.
+        Err(_) if folder.is_dir() => fs::remove_dir_all(&draft)?,
+        other => other?,
+    }
+    Ok(folder)
+}
+
+fn build(draft: &Path) -> io::Result<()> {
+    let etc = draft.join("etc");
+    fs::create_dir_all(&etc)?;
+    let mut budget = MOST_FILES;
+    for name in SOURCES {
+        let target = etc.join(name);
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        copy(&Path::new("/etc").join(name), &target, &mut budget)?;
+    }
+    for (name, content) in MADE {
+        write(&etc.join(name), content, 0o644)?;
+    }
+    let _ = symlink("/proc/self/mounts", etc.join("mtab"));
+    let programs = draft.join("opt/bin");
+    fs::create_dir_all(&programs)?;
+    for name in ["pip", "pip3"] {
+        write(&programs.join(name), PIP, 0o755)?;
+    }
+    Ok(())
+}
+
+/// Links stay links, folders are walked, files that everybody may read are copied. What is not there is left out.
+fn copy(source: &Path, target: &Path, budget: &mut usize) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(source) else { return Ok(()) };
+    if *budget == 0 {
+        return Ok(());
+    }
+    *budget -= 1;
+    if found.is_symlink() {
+        return link(source, target);
+    }
+    if found.is_dir() {
+        let Ok(entries) = fs::read_dir(source) else { return Ok(()) };
+        fs::create_dir_all(target)?;
+        for entry in entries.flatten() {
+            copy(&entry.path(), &target.join(entry.file_name()), budget)?;
+        }
+    } else if found.is_file() && found.mode() & 0o004 != 0 {
+        fs::copy(source, target)?;
+        fs::set_permissions(target, fs::Permissions::from_mode(found.mode() & 0o755))?;
+    }
+    Ok(())
+}
+
+/// A link into /etc or /usr leads to the same thing inside; one to elsewhere is replaced by what it leads to.
+fn link(source: &Path, target: &Path) -> io::Result<()> {
+    let to = fs::read_link(source)?;
+    match fs::canonicalize(source) {
+        Ok(real) if real.starts_with("/usr") || real.starts_with("/etc") => symlink(to, target),
+        Ok(real) if real.is_file() && fs::metadata(&real)?.mode() & 0o004 != 0 => fs::copy(real, target).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    fs::write(path, content)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Changes when a source does, and with the version of this program.
+fn fingerprint() -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (env!("CARGO_PKG_VERSION"), PIP, MADE).hash(&mut hasher);
+    for name in SOURCES {
+        let stamp =
+            fs::metadata(Path::new("/etc").join(name)).map(|found| (found.mtime(), found.mtime_nsec(), found.size()));
+        (name, stamp.ok()).hash(&mut hasher);
+    }
+    hasher.finish()
+}

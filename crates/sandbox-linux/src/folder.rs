@@ -1,0 +1,76 @@
+//! A sandbox's folder outside: what is known about it, who looks after it, and its files.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+};
+
+use rustix::fs::FlockOperation;
+use sandbox_core::{Error, Facts, Result};
+
+/// Held by the server that looks after a sandbox; the system gives it up when that server ends, however it does.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of a sandbox; nothing if somebody has it.
+    pub fn take(folder: &Path) -> io::Result<Option<Self>> {
+        let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(folder.join("lock"))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Makes the folder of a new sandbox, locked from its first moment.
+pub fn make(folder: &Path, facts: &Facts) -> Result<Lock> {
+    let making = || Error::io(format!("making {}", folder.display()));
+    fs::DirBuilder::new().mode(0o700).create(folder).map_err(making())?;
+    let lock = Lock::take(folder).map_err(making())?.ok_or_else(|| Error::Step {
+        step: format!("locking {}", folder.display()),
+        why: "somebody else has it".into(),
+    })?;
+    let text = serde_json::to_vec(facts).map_err(io::Error::from).map_err(making())?;
+    write(&folder.join("facts.json"), &text).map_err(making())?;
+    Ok(lock)
+}
+
+/// What is known about a sandbox.
+pub fn facts(folder: &Path) -> Result<Facts> {
+    let path = folder.join("facts.json");
+    let reading = || Error::io(format!("reading {}", path.display()));
+    let text = fs::read(&path).map_err(reading())?;
+    serde_json::from_slice(&text).map_err(io::Error::from).map_err(reading())
+}
+
+/// Notes the first process, with its start time: numbers are used again, pairs are not.
+pub fn note_pid(folder: &Path, pid: i32) -> Result<()> {
+    let start = start_time(pid).unwrap_or_default();
+    write(&folder.join("pid"), format!("{pid} {start}\n").as_bytes()).map_err(Error::io("noting the first process"))
+}
+
+/// The first process of a sandbox, if it still runs.
+pub fn first_process(folder: &Path) -> Option<std::os::fd::OwnedFd> {
+    let text = fs::read_to_string(folder.join("pid")).ok()?;
+    let (pid, start) = text.trim().split_once(' ')?;
+    let pid: i32 = pid.parse().ok()?;
+    let descriptor =
+        rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid)?, rustix::process::PidfdFlags::empty()).ok()?;
+    // Checked after the descriptor is ours, so the number cannot change hands in between.
+    (start_time(pid)? == start.parse::<u64>().ok()?).then_some(descriptor)
+}
+
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(content)
+}

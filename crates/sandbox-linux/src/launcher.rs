@@ -1,0 +1,433 @@
+//! The launcher: a small process with one thread that makes sandboxes and looks after them.
+//!
+//! A server starts one and talks with it over standard input. It outlives the server: when the server is gone, it
+//! waits for its sandboxes to end (they notice by their lease), removes what is left of them, and ends too. So limits
+//! that are watched stay watched, and nothing leaks when a server is killed.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    process::Signal,
+};
+use sandbox_core::{Bytes, Usage};
+use sandbox_executor::boot::BootReport;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    birth::{Newborn, Nursery, Stocked},
+    host::Host,
+    plan::Plan,
+    stage,
+    supervise::{self, Supervisor},
+    sys::{self, Cloned},
+    wire,
+};
+
+/// What a server can ask.
+#[derive(Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Order {
+    Create {
+        ticket: u64,
+        plan: Box<Plan>,
+    },
+    /// Ends a sandbox if it runs, and removes its folder and cgroup.
+    Destroy {
+        ticket: u64,
+        name: String,
+    },
+    Usage {
+        ticket: u64,
+        name: String,
+    },
+}
+
+/// What a server is told.
+#[derive(Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Report {
+    /// The first one: what this machine offers.
+    Ready(Box<Host>),
+    /// It cannot work at all.
+    Unusable(String),
+    /// A sandbox's executor answers; its pidfd comes along.
+    Created {
+        ticket: u64,
+        pid: i32,
+    },
+    Failed {
+        ticket: u64,
+        why: String,
+    },
+    Destroyed {
+        ticket: u64,
+    },
+    Used {
+        ticket: u64,
+        usage: Usage,
+    },
+    Ended {
+        name: String,
+    },
+}
+
+/// Where a server talks with it.
+fn control() -> BorrowedFd<'static> {
+    rustix::stdio::stdin()
+}
+
+const CONTROL: u64 = 0;
+const DISK_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_AFTER: Duration = Duration::from_millis(20);
+
+/// Runs until the server is gone and every sandbox has ended.
+pub fn run(state: &Path) -> io::Result<()> {
+    let started = stage::enter().map_err(|error| format!("becoming root of a user namespace failed: {error}"));
+    let host = started.and_then(|ids| Host::look(state, ids).map_err(|error| error.to_string()));
+    match host {
+        Ok(host) => {
+            wire::send_value(control(), &Report::Ready(Box::new(host.clone())), &[])?;
+            Launcher::new(host)?.work()
+        }
+        Err(why) => wire::send_value(control(), &Report::Unusable(why), &[]),
+    }
+}
+
+struct Launcher {
+    host: Host,
+    nursery: Nursery,
+    epoll: OwnedFd,
+    live: HashMap<u64, Live>,
+    next_token: u64,
+    serving: bool,
+    disk: DiskWatch,
+    sweep_at: Option<Instant>,
+    sweeper: Option<OwnedFd>,
+}
+
+struct Live {
+    name: String,
+    folder: PathBuf,
+    pid: i32,
+    newborn: Newborn,
+    supervisor: Option<Supervisor>,
+    watch: crate::plan::Watch,
+    /// Who waits for it to be ready.
+    creating: Option<u64>,
+    /// Who waits for it to be gone.
+    destroying: Vec<u64>,
+}
+
+/// Files are measured by a process of its own, one at a time, and only when the disk has filled since.
+struct DiskWatch {
+    due: Instant,
+    free: u64,
+    running: Option<(OwnedFd, OwnedFd, Vec<u64>)>,
+}
+
+impl Launcher {
+    fn new(host: Host) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, control(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)?;
+        let disk = DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, running: None };
+        let nursery = Nursery::new()?;
+        let live = HashMap::new();
+        Ok(Self { host, nursery, epoll, live, next_token: 1, serving: true, disk, sweep_at: None, sweeper: None })
+    }
+
+    fn work(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        while self.serving || !self.live.is_empty() || self.sweep_at.is_some() {
+            let stocked =
+                if self.serving { self.nursery.stock_network().unwrap_or(Stocked::Full) } else { Stocked::Full };
+            let timeout = if stocked == Stocked::More { Some(Duration::ZERO) } else { self.until_due() };
+            let timeout =
+                timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    CONTROL => self.take_order(),
+                    token => self.notice(token),
+                }
+            }
+            self.supervise();
+        }
+        Ok(())
+    }
+
+    fn until_due(&self) -> Option<Duration> {
+        let supervisors = self.live.values().filter_map(|live| live.supervisor.as_ref()?.due());
+        let disk = (!self.live.is_empty()).then_some(self.disk.due);
+        let next = supervisors.chain(disk).chain(self.sweep_at).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn take_order(&mut self) {
+        let mut buffer = vec![0; wire::LONGEST];
+        match wire::receive_value(control(), &mut buffer) {
+            Ok(Some((Order::Create { ticket, plan }, _))) => self.create(ticket, &plan),
+            Ok(Some((Order::Destroy { ticket, name }, _))) => self.destroy(ticket, &name),
+            Ok(Some((Order::Usage { ticket, name }, _))) => self.usage(ticket, &name),
+            // The server is gone: no more orders, but the sandboxes are still ours to look after.
+            Ok(None) | Err(_) => {
+                self.serving = false;
+                let _ = epoll::delete(&self.epoll, control());
+            }
+        }
+    }
+
+    fn report(&self, report: &Report, descriptors: &[BorrowedFd<'_>]) {
+        if self.serving {
+            let _ = wire::send_value(control(), report, descriptors);
+        }
+    }
+
+    fn create(&mut self, ticket: u64, plan: &Plan) {
+        let newborn = match self.nursery.bear(plan, &self.host.cgroup) {
+            Ok(newborn) => newborn,
+            Err(error) => {
+                self.host.cgroup.remove(&plan.name);
+                return self.report(&Report::Failed { ticket, why: error.to_string() }, &[]);
+            }
+        };
+        let token = self.next_token;
+        self.next_token += 1;
+        let data = epoll::EventData::new_u64(token);
+        let added = epoll::add(&self.epoll, &newborn.pidfd, data, epoll::EventFlags::IN)
+            .and_then(|()| epoll::add(&self.epoll, &newborn.status, data, epoll::EventFlags::IN));
+        if let Err(error) = added {
+            let _ = rustix::process::pidfd_send_signal(&newborn.pidfd, Signal::KILL);
+            return self.report(&Report::Failed { ticket, why: format!("watching the sandbox failed: {error}") }, &[]);
+        }
+        let live = Live {
+            name: plan.name.clone(),
+            folder: plan.folder.clone(),
+            pid: newborn.pid,
+            newborn,
+            supervisor: None,
+            watch: plan.watch.clone(),
+            creating: Some(ticket),
+            destroying: Vec::new(),
+        };
+        self.live.insert(token, live);
+    }
+
+    /// Something happened with a sandbox: its executor reported, or it ended.
+    fn notice(&mut self, token: u64) {
+        if let Some(live) = self.live.get_mut(&token)
+            && live.creating.is_some()
+        {
+            let ticket = live.creating.take().unwrap_or_default();
+            let report = live.first_report();
+            let _ = epoll::delete(&self.epoll, &self.live[&token].newborn.status);
+            match report {
+                BootReport::Ready => {
+                    let live = &self.live[&token];
+                    self.report(&Report::Created { ticket, pid: live.pid }, &[live.newborn.pidfd.as_fd()]);
+                }
+                BootReport::Failed(why) => {
+                    let _ = rustix::process::pidfd_send_signal(&self.live[&token].newborn.pidfd, Signal::KILL);
+                    self.report(&Report::Failed { ticket, why }, &[]);
+                }
+            }
+        }
+        self.bury_if_ended(token);
+    }
+
+    fn bury_if_ended(&mut self, token: u64) {
+        let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
+        let Some(live) = self.live.get(&token) else { return };
+        let status = rustix::process::waitid(rustix::process::WaitId::PidFd(live.newborn.pidfd.as_fd()), options);
+        if !matches!(status, Ok(Some(_)) | Err(_)) {
+            return;
+        }
+        let Some(live) = self.live.remove(&token) else { return };
+        let _ = epoll::delete(&self.epoll, &live.newborn.pidfd);
+        live.newborn.cgroup.remove();
+        self.report(&Report::Ended { name: live.name.clone() }, &[]);
+        if !live.destroying.is_empty() {
+            self.discard(&live.folder);
+        }
+        for ticket in live.destroying {
+            self.report(&Report::Destroyed { ticket }, &[]);
+        }
+    }
+
+    fn destroy(&mut self, ticket: u64, name: &str) {
+        if let Some(live) = self.live.values_mut().find(|live| live.name == name) {
+            live.destroying.push(ticket);
+            let _ = rustix::process::pidfd_send_signal(&live.newborn.pidfd, Signal::KILL);
+            return;
+        }
+        self.host.cgroup.remove(name);
+        self.discard(&self.host.state.join("sandboxes").join(name));
+        self.report(&Report::Destroyed { ticket }, &[]);
+    }
+
+    /// Removing many files takes long, a rename does not.
+    fn discard(&mut self, folder: &Path) {
+        let trash = self.host.state.join("trash");
+        let _ = fs::create_dir(&trash);
+        if let Some(name) = folder.file_name()
+            && fs::rename(folder, trash.join(name)).is_ok()
+        {
+            self.sweep_at = Some(Instant::now() + SWEEP_AFTER);
+        }
+    }
+
+    fn usage(&self, ticket: u64, name: &str) {
+        let live = self.live.values().find(|live| live.name == name);
+        let mut usage = match self.host.cgroup.usage(name) {
+            Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
+            None => live.and_then(|live| Some(live.supervisor.as_ref()?.usage())).unwrap_or_default(),
+        };
+        usage.disk = Bytes(supervise::disk_usage(&self.host.state.join("sandboxes").join(name)));
+        self.report(&Report::Used { ticket, usage }, &[]);
+    }
+
+    fn supervise(&mut self) {
+        let now = Instant::now();
+        for live in self.live.values_mut() {
+            if let Some(supervisor) = &mut live.supervisor
+                && supervisor.due().is_some_and(|due| due <= now)
+            {
+                supervisor.look(now);
+            }
+        }
+        if !self.live.is_empty() && self.disk.due <= now {
+            self.disk.due = now + DISK_EVERY;
+            self.watch_disk();
+        }
+        if self.sweep_at.is_some_and(|at| at <= now) {
+            self.sweep(now);
+        }
+    }
+
+    fn watch_disk(&mut self) {
+        let Ok((free, too_little)) = supervise::free_space(&self.host.state) else { return };
+        if let Some((pidfd, answer, tokens)) = self.disk.running.take() {
+            if !ended(&pidfd) {
+                self.disk.running = Some((pidfd, answer, tokens));
+                return;
+            }
+            self.judge_disk(&answer, &tokens, too_little);
+        }
+        // Sizes are looked at only when something was written since; 64 KiB is noise.
+        if !too_little && free.saturating_add(64 << 10) >= self.disk.free {
+            self.disk.free = free;
+            return;
+        }
+        self.disk.free = free;
+        let (tokens, folders): (Vec<u64>, Vec<PathBuf>) =
+            self.live.iter().map(|(token, live)| (*token, live.folder.clone())).unzip();
+        let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
+        match sys::clone(0, None) {
+            Ok(Cloned::Child) => {
+                for folder in folders {
+                    let _ = rustix::io::write(&answer_inside, &supervise::disk_usage(&folder).to_le_bytes());
+                }
+                sys::exit_now(0)
+            }
+            Ok(Cloned::Parent { pidfd, .. }) => {
+                self.disk.running = Some((pidfd, answer, tokens));
+                self.disk.due = Instant::now() + Duration::from_millis(50);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], too_little: bool) {
+        let mut sizes = Vec::new();
+        for token in tokens {
+            let mut bytes = [0; 8];
+            if !matches!(rustix::io::read(answer, &mut bytes), Ok(8)) {
+                break;
+            }
+            sizes.push((u64::from_le_bytes(bytes), *token));
+        }
+        let largest = sizes.iter().max().copied();
+        for (size, token) in &sizes {
+            let Some(supervisor) = self.live.get_mut(token).and_then(|live| live.supervisor.as_mut()) else { continue };
+            let over = supervisor.disk().is_some_and(|limit| *size > limit.0);
+            // With no space left for anybody, who holds the most has to stop.
+            if over || (too_little && largest == Some((*size, *token))) {
+                supervisor.stop_writing();
+            }
+        }
+    }
+
+    /// The process that removes files goes on by itself if we end meanwhile.
+    fn sweep(&mut self, now: Instant) {
+        self.sweep_at = None;
+        if let Some(sweeper) = self.sweeper.take()
+            && !ended(&sweeper)
+        {
+            self.sweeper = Some(sweeper);
+            self.sweep_at = Some(now + SWEEP_AFTER * 5);
+            return;
+        }
+        match sys::clone(0, None) {
+            Ok(Cloned::Child) => {
+                sweep_trash(&self.host.state.join("trash"));
+                sys::exit_now(0)
+            }
+            Ok(Cloned::Parent { pidfd, .. }) => self.sweeper = Some(pidfd),
+            Err(_) => {}
+        }
+    }
+}
+
+impl Live {
+    /// What the executor said first, with the sandbox's `/proc` that was sent before.
+    fn first_report(&mut self) -> BootReport {
+        let mut buffer = [0; 4096];
+        let report = match rustix::io::read(&self.newborn.status, &mut buffer) {
+            Ok(length) if length > 0 => rmp_serde::from_slice(&buffer[..length])
+                .unwrap_or_else(|_| BootReport::Failed("the executor said something strange".into())),
+            _ => BootReport::Failed("the executor ended before it was ready".into()),
+        };
+        if report == BootReport::Ready
+            && let Ok((_, mut descriptors)) = wire::receive(self.newborn.sync.as_fd(), &mut [0; 16])
+            && let (Some(proc), Ok(page)) = (descriptors.pop(), self.newborn.verdicts.try_clone())
+        {
+            self.supervisor = Some(Supervisor::new(self.watch.clone(), proc, page));
+        }
+        report
+    }
+}
+
+fn ended(pidfd: &OwnedFd) -> bool {
+    let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
+    !matches!(rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
+}
+
+/// Removes everything in the trash, also folders that forbid it to their owner.
+pub fn sweep_trash(trash: &Path) {
+    for entry in fs::read_dir(trash).into_iter().flatten().flatten() {
+        if fs::remove_dir_all(entry.path()).is_err() {
+            open_up(&entry.path());
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn open_up(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What will be done to make one sandbox, computed before anything is done. Pure.
+//!
+//! [`crate::enact`] walks the result; it has no decisions left to make.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sandbox_core::{
+    Bytes, Control, Enforcement, Error, Held, Image, Result, SandboxSpec,
+    policy::{Capabilities, Root, User},
+};
+use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cgroup::CgroupLimits,
+    host::Host,
+    ids::{IdMap, IdSource, SANDBOX_ID},
+};
+
+/// Where commands start, inside.
+pub const WORKSPACE: &str = "/workspace";
+/// HOME, inside. Never in the workspace, so that caches are not results.
+pub const HOME: &str = "/home/sandbox";
+/// Kept output of each job.
+const HISTORY: Bytes = Bytes::mib(4);
+
+/// One sandbox, ready to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The sandbox's name, for its cgroup.
+    pub name: String,
+    /// Its folder outside.
+    pub folder: PathBuf,
+    /// Folders to be made in it, with their owner as the launcher counts.
+    pub folders: Vec<(String, u32)>,
+    /// User and group ids.
+    pub ids: IdMap,
+    /// The id that the first process takes inside.
+    pub first_id: u32,
+    /// Limits for its cgroup, where there is one.
+    pub cgroup: CgroupLimits,
+    /// The root file system.
+    pub root: RootSource,
+    /// What is done to the root file system, in this order.
+    pub steps: Vec<Step>,
+    /// What the first process may do.
+    pub confinement: Confinement,
+    /// What we have to watch ourselves.
+    pub watch: Watch,
+    /// What the executor is told.
+    pub boot: Boot,
+}
+
+/// What `/` is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RootSource {
+    /// An empty file system in memory.
+    Empty,
+    /// A folder, with a layer of the sandbox's own above it.
+    Overlay {
+        /// The folder.
+        lower: PathBuf,
+        /// Owners in the folder are ids of this machine and have to be mapped.
+        map_ids: bool,
+        /// Do without durability: the layer dies with the sandbox.
+        volatile: bool,
+    },
+}
+
+/// One thing done beneath the new root. Targets are relative to it, sources are paths of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Step {
+    Folder { target: String, mode: u32 },
+    Link { target: String, to: String },
+    Bind { source: PathBuf, target: String, access: Access },
+    Device { name: String },
+    Tmpfs { target: String, size: u64, mode: u32 },
+    Proc,
+    Terminals,
+    Mask { target: String },
+    Freeze { target: String },
+}
+
+/// What may be done with a bound folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// What the first process may do, and so everything after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Capabilities that stay, as a bit set.
+    pub capabilities: u64,
+    /// Processors that may be used, where no cgroup limits them.
+    pub processors: Option<usize>,
+    /// Refuse memory that only a cgroup would count.
+    pub visible_memory_only: bool,
+    /// Die with the launcher, because nobody else would hold the limits.
+    pub die_with_launcher: bool,
+}
+
+/// Limits that the launcher watches, because no cgroup holds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Sum over all processes.
+    pub memory: Option<Bytes>,
+    /// Thousandths of a processor, where it is not a whole number.
+    pub cpu_millis: Option<u32>,
+    /// Files in these folders of the sandbox's folder.
+    pub disk: Option<Bytes>,
+}
+
+impl Watch {
+    /// Whether processes have to be looked at.
+    pub fn processes(&self) -> bool {
+        self.memory.is_some() || self.cpu_millis.is_some()
+    }
+}
+
+/// Plans a sandbox. Fails where the policy promises what this host cannot hold.
+pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Result<(Plan, Enforcement)> {
+    let policy = &spec.policy;
+    if policy.root == Root::Writable && spec.image == Image::Host {
+        return Err(Error::Invalid {
+            what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
+            fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
+        });
+    }
+    let user = match policy.user {
+        User::Sandbox => SANDBOX_ID,
+        User::Root => 0,
+    };
+    let ids = IdMap::new(host.ids, slot, user);
+    let single = host.ids == IdSource::Single;
+    let (enforcement, watch) = holdings(spec, host);
+    enforcement.satisfies(policy)?;
+    let owner = ids.outside(user);
+    let mut folders = vec![("root".to_owned(), ids.outside(if single { user } else { 0 }))];
+    folders.extend(["workspace", "home"].map(|name| (name.to_owned(), owner)));
+    if matches!(spec.image, Image::Folder(_)) {
+        folders.extend(["upper", "work"].map(|name| (name.to_owned(), ids.outside(if single { user } else { 0 }))));
+    }
+    let cgroup = host.cgroup.covers();
+    let supervised_memory = watch.memory.is_some();
+    let plan = Plan {
+        name: spec.id.to_string(),
+        folder: host.state.join("sandboxes").join(spec.id.as_str()),
+        folders,
+        ids,
+        first_id: if single { user } else { 0 },
+        cgroup: CgroupLimits {
+            memory: policy.limits.memory.0,
+            cpu_millis: policy.limits.cpu_millis,
+            pids: policy.limits.pids,
+        },
+        root: root(spec, host),
+        steps: steps(spec, host),
+        confinement: Confinement {
+            capabilities: capabilities(policy.capabilities, single),
+            processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
+            visible_memory_only: supervised_memory,
+            die_with_launcher: watch.processes(),
+        },
+        boot: Boot {
+            attachment: Attachment::Listen,
+            user: if single { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            workspace: WORKSPACE.into(),
+            places: match policy.root {
+                Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
+                Root::Writable => vec!["/".into()],
+            },
+            env: environment(spec),
+            lease: (!spec.persistent).then_some(lease),
+            history: HISTORY,
+            pids: (!cgroup.pids).then_some(policy.limits.pids),
+            process_memory: supervised_memory.then_some(policy.limits.memory),
+            file_size: Some(policy.limits.disk),
+            oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
+            supervised: true,
+        },
+        watch,
+    };
+    Ok((plan, enforcement))
+}
+
+/// How every limit is held on this host, and what of it is ours to watch.
+fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
+    let limits = &spec.policy.limits;
+    let covers = host.cgroup.covers();
+    let by = host.cgroup.name();
+    let mut enforcement = Enforcement::default();
+    let mut watch = Watch { disk: Some(limits.disk), ..Watch::default() };
+    if covers.memory {
+        enforcement.hold(Control::Memory, Held::Kernel, format!("{by}: {}", limits.memory));
+    } else {
+        watch.memory = Some(limits.memory);
+        let how = format!(
+            "{} summed over all processes every 10 to 250 ms; each process at most that much by rlimit",
+            limits.memory
+        );
+        enforcement.hold(Control::Memory, Held::Supervised, how);
+    }
+    let cpus = f64::from(limits.cpu_millis) / 1000.0;
+    if covers.cpu {
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors"));
+    } else if limits.cpu_millis % 1000 == 0 {
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}"));
+    } else {
+        watch.cpu_millis = Some(limits.cpu_millis);
+        enforcement.hold(Control::Cpu, Held::Supervised, format!("{cpus} processors by stopping and continuing"));
+    }
+    let pids = if covers.pids { by } else { "rlimit, counted in the sandbox's own user namespace" };
+    enforcement.hold(Control::Pids, Held::Kernel, format!("{pids}: {}", limits.pids));
+    let how = format!("{} watched; each file at most that much by rlimit", limits.disk);
+    enforcement.hold(Control::Disk, Held::Supervised, how);
+    enforcement.hold(Control::Tmp, Held::Kernel, format!("size of the file system: {}", limits.tmp));
+    enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
+    enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
+    enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
+    enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
+    enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
+    let identity = match host.ids {
+        IdSource::Single => "the executor has the commands' uid; it is not dumpable, and the filter closes the rest",
+        _ => "the executor is another user than the commands",
+    };
+    enforcement.hold(Control::ExecutorIdentity, Held::Kernel, identity);
+    (enforcement, watch)
+}
+
+fn root(spec: &SandboxSpec, host: &Host) -> RootSource {
+    match &spec.image {
+        Image::Host => RootSource::Empty,
+        Image::Folder(lower) => RootSource::Overlay {
+            lower: lower.clone(),
+            map_ids: host.ids == IdSource::Ranges,
+            volatile: !spec.persistent,
+        },
+    }
+}
+
+fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
+    let folder = host.state.join("sandboxes").join(spec.id.as_str());
+    let limits = &spec.policy.limits;
+    let mut steps = Vec::with_capacity(64);
+    let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
+    steps.extend(["proc", "dev", "tmp", "workspace", "home", "home/sandbox"].map(open));
+    if spec.image == Image::Host {
+        steps.extend(["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open));
+        steps.extend(host.programs.iter().cloned());
+        let bind = |source: &Path, target: &str| Step::Bind {
+            source: source.into(),
+            target: target.into(),
+            access: Access::Read,
+        };
+        steps.push(bind(&host.etc.join("etc"), "etc"));
+        steps.push(bind(&host.etc.join("opt"), "opt/sandbox"));
+        steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
+        steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
+    }
+    steps.extend(devices(limits.tmp));
+    steps.push(Step::Proc);
+    let masked = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"];
+    steps.extend(masked.map(|name| Step::Mask { target: format!("proc/{name}") }));
+    let frozen = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+    steps.extend(frozen.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
+    for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
+        steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
+    }
+    if spec.policy.root == Root::ReadOnly {
+        steps.push(Step::Freeze { target: ".".into() });
+    }
+    steps
+}
+
+fn devices(tmp: Bytes) -> Vec<Step> {
+    let mut steps = vec![Step::Tmpfs { target: "dev".into(), size: 64 << 10, mode: 0o755 }];
+    let devices = ["null", "zero", "full", "random", "urandom", "tty"];
+    steps.extend(devices.map(|name| Step::Device { name: name.into() }));
+    steps.push(Step::Terminals);
+    steps.push(Step::Folder { target: "dev/shm".into(), mode: 0o1777 });
+    steps.push(Step::Tmpfs { target: "dev/shm".into(), size: tmp.0.min(64 << 20), mode: 0o1777 });
+    let links =
+        [("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")];
+    steps.extend(links.map(|(name, to)| Step::Link { target: format!("dev/{name}"), to: to.into() }));
+    steps.push(Step::Freeze { target: "dev".into() });
+    steps
+}
+
+fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
+    let path = format!(
+        "{HOME}/.venv/bin:{HOME}/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    );
+    let local = format!("{HOME}/.local");
+    let own = [
+        ("HOME", HOME),
+        ("PATH", &path),
+        ("USER", "sandbox"),
+        ("LOGNAME", "sandbox"),
+        ("SHELL", "/bin/sh"),
+        ("LANG", "C.UTF-8"),
+        ("TERM", "xterm-256color"),
+        ("TMPDIR", "/tmp"),
+        ("NPM_CONFIG_PREFIX", &local),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ];
+    let mut env: BTreeMap<String, String> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    env.extend(spec.env.clone());
+    env
+}
+
+/// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
+/// grants to commands.
+fn capabilities(granted: Capabilities, single: bool) -> u64 {
+    const CHOWN: u64 = 1 << 0;
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    const DAC_READ_SEARCH: u64 = 1 << 2;
+    const FOWNER: u64 = 1 << 3;
+    const FSETID: u64 = 1 << 4;
+    const KILL: u64 = 1 << 5;
+    const SETGID: u64 = 1 << 6;
+    const SETUID: u64 = 1 << 7;
+    const SETPCAP: u64 = 1 << 8;
+    const NET_BIND_SERVICE: u64 = 1 << 10;
+    const SYS_CHROOT: u64 = 1 << 18;
+    const MKNOD: u64 = 1 << 27;
+    const SETFCAP: u64 = 1 << 31;
+    const CONTAINER: u64 = CHOWN
+        | DAC_OVERRIDE
+        | FOWNER
+        | FSETID
+        | KILL
+        | SETGID
+        | SETUID
+        | SETPCAP
+        | NET_BIND_SERVICE
+        | SYS_CHROOT
+        | MKNOD
+        | SETFCAP;
+    let own = if single { 0 } else { KILL | SETGID | SETUID };
+    own | match granted {
+        Capabilities::None => 0,
+        Capabilities::Container => CONTAINER,
+        Capabilities::Extended => CONTAINER | DAC_READ_SEARCH,
+    }
+}

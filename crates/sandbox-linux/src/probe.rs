@@ -1,0 +1,125 @@
+//! What this machine lets us do, in words, with the exact thing to change where something is missing.
+
+use std::{fs, path::Path};
+
+use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Policy, Probe, SandboxSpec, SessionId, UserId};
+
+use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan};
+
+/// Looks at everything that matters for sandboxes.
+pub fn probe(host: Result<&Host, Error>) -> Probe {
+    let mut findings = vec![kernel(), user_namespaces(host.as_ref().err())];
+    let mut enforcement = Enforcement::default();
+    let usable = host.is_ok();
+    if let Ok(host) = host {
+        findings.extend([ids(host), cgroups(host), landlock()]);
+        enforcement = default_enforcement(host);
+    }
+    Probe { backend: "linux".into(), usable, findings, enforcement }
+}
+
+/// Why no sandbox can be made, and what to change.
+pub fn unusable(why: &str) -> Error {
+    Error::Unavailable {
+        what: "sandboxes cannot be made on this machine".into(),
+        why: why.into(),
+        fix: namespace_fix(),
+    }
+}
+
+fn namespace_fix() -> String {
+    let setting = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    if setting("/proc/sys/user/max_user_namespaces") == "0" {
+        return "User namespaces are switched off: `sudo sysctl user.max_user_namespaces=15000` switches them on"
+            .into();
+    }
+    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
+        return "Ordinary users may not make user namespaces: `sudo sysctl kernel.unprivileged_userns_clone=1` allows it".into();
+    }
+    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
+        return "AppArmor keeps ordinary programs from making user namespaces: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows it, or give this program an AppArmor profile with `userns,`".into();
+    }
+    if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
+        return "This is a container whose engine forbids it: run it with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`, or run sandbox-mcp on the machine itself".into();
+    }
+    "Check that the kernel is 5.12 or newer with user namespaces (CONFIG_USER_NS)".into()
+}
+
+fn finding(subject: &str, grade: Grade, found: impl Into<String>, fix: Option<&str>) -> Finding {
+    Finding { subject: subject.into(), grade, found: found.into(), fix: fix.map(Into::into) }
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (5, 12) {
+        finding("kernel", Grade::Good, release, None)
+    } else {
+        finding("kernel", Grade::Broken, release, Some("Use Linux 5.12 or newer"))
+    }
+}
+
+fn user_namespaces(error: Option<&Error>) -> Finding {
+    match error {
+        None => finding("user namespaces", Grade::Good, "can be made", None),
+        Some(error) => finding("user namespaces", Grade::Broken, error.to_string(), Some(&namespace_fix())),
+    }
+}
+
+fn ids(host: &Host) -> Finding {
+    match host.ids {
+        IdSource::Ranges => finding("ids", Grade::Good, "root: every sandbox has 65,536 of its own", None),
+        IdSource::Subordinate { count } => finding("ids", Grade::Good, format!("{count} subordinate ids"), None),
+        IdSource::Single => finding(
+            "ids",
+            Grade::Weak,
+            "only your own: the executor shares its id with the commands",
+            Some(
+                "Install the package `uidmap` and give yourself ids: `sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER`",
+            ),
+        ),
+    }
+}
+
+fn cgroups(host: &Host) -> Finding {
+    let covers = host.cgroup.covers();
+    let held: Vec<&str> = [(covers.memory, "memory"), (covers.cpu, "cpu"), (covers.pids, "pids")]
+        .into_iter()
+        .filter_map(|(held, name)| held.then_some(name))
+        .collect();
+    match &host.cgroup {
+        CgroupHost::None { why } => finding(
+            "cgroups",
+            Grade::Weak,
+            format!("{why}: memory is watched instead of held"),
+            Some(
+                "With systemd: `systemd-run --user --scope -p Delegate=yes sandbox-mcp …` gives you a cgroup of your own",
+            ),
+        ),
+        found if held.len() == 3 => {
+            finding("cgroups", Grade::Good, format!("{}: {}", found.name(), held.join(", ")), None)
+        }
+        found => finding("cgroups", Grade::Weak, format!("{}: only {}", found.name(), held.join(", ")), None),
+    }
+}
+
+fn landlock() -> Finding {
+    let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    let found = if modules.trim().is_empty() { "unknown" } else { modules.trim() };
+    finding("security modules", Grade::Good, found, None)
+}
+
+fn default_enforcement(host: &Host) -> Enforcement {
+    let owner = UserId::local();
+    let Ok(id) = SessionId::random(&owner) else { return Enforcement::default() };
+    let spec = SandboxSpec {
+        id,
+        owner,
+        image: Image::Host,
+        policy: Policy::default(),
+        persistent: false,
+        env: Default::default(),
+    };
+    plan::plan(&spec, host, 0, std::time::Duration::ZERO).map(|(_, enforcement)| enforcement).unwrap_or_default()
+}

@@ -1,0 +1,124 @@
+//! One sandbox on this machine, as a server holds it.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rustix::{
+    fs::{Mode, OFlags},
+    net::{AddressFamily, SocketFlags, SocketType},
+    process::Signal,
+};
+use sandbox_core::{Channel, Error, Facts, Result, Sandbox, Usage};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{
+    backend::{Answer, LinuxBackend},
+    birth::socket_address,
+    folder::{self, Lock},
+    launcher::Order,
+    sys,
+};
+
+/// A sandbox that was made here, adopted after a restart, or belongs to another server of this user.
+pub struct LinuxSandbox {
+    facts: Facts,
+    folder: PathBuf,
+    directory: OwnedFd,
+    /// Readable when the first process has ended.
+    first: Option<AsyncFd<OwnedFd>>,
+    backend: Option<LinuxBackend>,
+    _lock: Option<Lock>,
+}
+
+impl LinuxSandbox {
+    pub(crate) fn new(
+        facts: Facts,
+        folder: PathBuf,
+        lock: Option<Lock>,
+        first: Option<OwnedFd>,
+        backend: Option<LinuxBackend>,
+    ) -> Result<Self> {
+        let opening = || Error::io(format!("opening {}", folder.display()));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&folder, flags, Mode::empty()).map_err(io::Error::from).map_err(opening())?;
+        let first = first.map(|first| sys::watched(first, Interest::READABLE)).transpose().map_err(opening())?;
+        Ok(Self { facts, directory, first, backend, _lock: lock, folder })
+    }
+
+    /// One that an earlier server left alive.
+    pub(crate) fn adopt(folder: &Path, lock: Lock, backend: LinuxBackend) -> Result<Self> {
+        let sandbox = Self::open(folder, Some(lock), Some(backend))?;
+        sandbox.dial()?;
+        Ok(sandbox)
+    }
+
+    /// One of another server of this user.
+    pub(crate) fn open(folder: &Path, lock: Option<Lock>, backend: Option<LinuxBackend>) -> Result<Self> {
+        let facts = folder::facts(folder)?;
+        let first = folder::first_process(folder)
+            .ok_or_else(|| Error::Ended { id: facts.spec.id.clone(), why: "its first process is gone".into() })?;
+        Self::new(facts, folder.into(), lock, Some(first), backend)
+    }
+
+    fn dial(&self) -> Result<OwnedFd> {
+        let connect = || -> io::Result<OwnedFd> {
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            rustix::net::connect(&socket, &socket_address(self.directory.as_fd())?)?;
+            Ok(socket)
+        };
+        connect().map_err(|error| Error::Ended {
+            id: self.facts.spec.id.clone(),
+            why: format!("its executor does not answer: {error}"),
+        })
+    }
+}
+
+#[async_trait]
+impl Sandbox for LinuxSandbox {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    async fn connect(&self) -> Result<Channel> {
+        self.dial().map(Channel::Local)
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        let Some(backend) = &self.backend else { return Ok(Usage::default()) };
+        let name = self.facts.spec.id.to_string();
+        match backend.order(|ticket| Order::Usage { ticket, name }).await? {
+            Answer::Used(usage) => Ok(usage),
+            _ => Ok(Usage::default()),
+        }
+    }
+
+    async fn ended(&self) -> String {
+        if let Some(first) = &self.first {
+            let _ = first.readable().await;
+        }
+        "its first process has ended".into()
+    }
+
+    async fn destroy(&self) -> Result<()> {
+        if let Some(first) = &self.first {
+            // Ours or not, the first process is this user's own or root's: killing it ends the sandbox.
+            let _ = rustix::process::pidfd_send_signal(first.get_ref(), Signal::KILL);
+            let _ = tokio::time::timeout(Duration::from_secs(10), first.readable()).await;
+        }
+        let Some(backend) = &self.backend else { return Ok(()) };
+        let name = self.facts.spec.id.to_string();
+        backend.order(|ticket| Order::Destroy { ticket, name }).await.map(drop)
+    }
+}
+
+impl std::fmt::Debug for LinuxSandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinuxSandbox").field("folder", &self.folder).field("fd", &self.directory.as_raw_fd()).finish()
+    }
+}

@@ -1,0 +1,217 @@
+//! Limits that no cgroup holds for an ordinary user: memory and fractions of a processor by looking at the sandbox's
+//! processes, disk space by looking at its files. What goes over is stopped, and the verdict says why.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{Dir, Mode, OFlags},
+    process::Signal,
+};
+use sandbox_core::{Bytes, Usage};
+use sandbox_executor::boot::Verdicts;
+
+use crate::plan::Watch;
+
+/// How often processes are looked at: nothing runs, all is well, the limit is near.
+const IDLE: Duration = Duration::from_millis(250);
+const CALM: Duration = Duration::from_millis(100);
+const NEAR: Duration = Duration::from_millis(10);
+/// Space that stays free on the file system with the sandboxes.
+const FREE_FLOOR: u64 = 256 << 20;
+
+/// Looks after one sandbox.
+pub struct Supervisor {
+    watch: Watch,
+    proc: OwnedFd,
+    page: OwnedFd,
+    verdicts: Verdicts,
+    processor: Processor,
+    due: Instant,
+}
+
+/// Time used within the current period, and whether its processes are stopped for the rest of it.
+struct Processor {
+    since: Instant,
+    used: Duration,
+    stopped: bool,
+}
+
+/// All processes of a sandbox, at one moment.
+#[derive(Default)]
+struct Census {
+    processes: Vec<Process>,
+}
+
+struct Process {
+    number: String,
+    private: u64,
+    cpu: Duration,
+    threads: u32,
+}
+
+impl Supervisor {
+    /// `proc` is the sandbox's own `/proc`, `page` is where verdicts go.
+    pub fn new(watch: Watch, proc: OwnedFd, page: OwnedFd) -> Self {
+        let processor = Processor { since: Instant::now(), used: Duration::ZERO, stopped: false };
+        Self { watch, proc, page, verdicts: Verdicts::default(), processor, due: Instant::now() }
+    }
+
+    /// When it wants to look again, if it has processes to look at.
+    pub fn due(&self) -> Option<Instant> {
+        self.watch.processes().then_some(self.due)
+    }
+
+    /// Looks at the processes, and stops what is over.
+    pub fn look(&mut self, now: Instant) {
+        let census = Census::take(self.proc.as_fd());
+        self.due = now + if census.processes.is_empty() { IDLE } else { CALM };
+        if let Some(limit) = self.watch.memory {
+            let used = census.memory();
+            if used > limit.0 {
+                self.verdicts.memory += 1;
+                self.publish();
+                census.kill_largest(self.proc.as_fd());
+                self.due = now + NEAR;
+            } else if used > limit.0 / 10 * 6 {
+                self.due = now + NEAR;
+            }
+        }
+        if let Some(millis) = self.watch.cpu_millis {
+            self.throttle(&census, millis, now);
+        }
+    }
+
+    /// Ends everything in the sandbox but its executor because it keeps too many files.
+    pub fn stop_writing(&mut self) {
+        self.verdicts.disk += 1;
+        self.publish();
+        let census = Census::take(self.proc.as_fd());
+        census.processes.iter().for_each(|process| process.signal(self.proc.as_fd(), Signal::KILL));
+    }
+
+    /// The limit for files.
+    pub fn disk(&self) -> Option<Bytes> {
+        self.watch.disk
+    }
+
+    /// What its processes use.
+    pub fn usage(&self) -> Usage {
+        let census = Census::take(self.proc.as_fd());
+        let pids = census.processes.iter().map(|process| process.threads).sum();
+        let cpu = census.processes.iter().map(|process| process.cpu).sum();
+        Usage { memory: Bytes(census.memory()), cpu, pids, disk: Bytes(0) }
+    }
+
+    /// In every tenth of a second the sandbox may use its share; then its processes wait for the next.
+    fn throttle(&mut self, census: &Census, millis: u32, now: Instant) {
+        let period = Duration::from_millis(100);
+        let used: Duration = census.processes.iter().map(|process| process.cpu).sum();
+        if now - self.processor.since >= period {
+            if self.processor.stopped {
+                census.signal_all(self.proc.as_fd(), Signal::CONT);
+            }
+            self.processor = Processor { since: now, used, stopped: false };
+        } else if !self.processor.stopped && used.saturating_sub(self.processor.used) * 1000 > period * millis {
+            census.signal_all(self.proc.as_fd(), Signal::STOP);
+            self.processor.stopped = true;
+        }
+        if !census.processes.is_empty() {
+            self.due = now + NEAR;
+        }
+    }
+
+    fn publish(&self) {
+        let _ = rustix::io::pwrite(&self.page, &self.verdicts.to_bytes(), 0);
+    }
+}
+
+impl Census {
+    fn take(proc: BorrowedFd<'_>) -> Self {
+        let Ok(entries) = Dir::read_from(proc) else { return Self::default() };
+        let numbers = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name().to_str().ok()?;
+            (name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1").then(|| name.to_owned())
+        });
+        Self { processes: numbers.filter_map(|number| Process::look(proc, number)).collect() }
+    }
+
+    fn memory(&self) -> u64 {
+        self.processes.iter().map(|process| process.private).sum()
+    }
+
+    fn kill_largest(&self, proc: BorrowedFd<'_>) {
+        if let Some(largest) = self.processes.iter().max_by_key(|process| process.private) {
+            largest.signal(proc, Signal::KILL);
+        }
+    }
+
+    fn signal_all(&self, proc: BorrowedFd<'_>, signal: Signal) {
+        self.processes.iter().for_each(|process| process.signal(proc, signal));
+    }
+}
+
+impl Process {
+    /// Private memory is what is resident less what has a file behind it; see proc_pid_statm(5), proc_pid_stat(5).
+    fn look(proc: BorrowedFd<'_>, number: String) -> Option<Self> {
+        let statm = read(proc, &format!("{number}/statm"))?;
+        let mut pages = statm.split(' ').skip(1).map_while(|field| field.parse::<u64>().ok());
+        let (resident, shared) = (pages.next()?, pages.next()?);
+        let stat = read(proc, &format!("{number}/stat"))?;
+        // The name may hold anything, also spaces and parentheses; numbers start after its last parenthesis.
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        let threads = fields.get(17)?.parse().ok()?;
+        let private = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
+        let per_second = rustix::param::clock_ticks_per_second();
+        Some(Self { number, private, cpu: Duration::from_millis(ticks * 1000 / per_second), threads })
+    }
+
+    /// A process's folder in `/proc` stands for it, so no number has to be translated or can be reused meanwhile.
+    fn signal(&self, proc: BorrowedFd<'_>, signal: Signal) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(folder) = rustix::fs::openat(proc, &*self.number, flags, Mode::empty()) {
+            let _ = rustix::process::pidfd_send_signal(&folder, signal);
+        }
+    }
+}
+
+fn read(proc: BorrowedFd<'_>, path: &str) -> Option<String> {
+    let file = rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buffer = [0; 1024];
+    let length = rustix::io::read(&file, &mut buffer).ok()?;
+    Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// Bytes in files beneath the folders of a sandbox that count against its disk limit.
+pub fn disk_usage(folder: &Path) -> u64 {
+    ["workspace", "home", "upper"].iter().map(|name| folder.join(name)).map(|path| tree_size(&path)).sum()
+}
+
+/// Walks without following links; what cannot be read counts as nothing.
+fn tree_size(root: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut folders: Vec<PathBuf> = vec![root.into()];
+    let mut total = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            total += found.blocks() * 512;
+            if found.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    total
+}
+
+/// Free space where sandboxes keep their files, and whether it is too little to go on.
+pub fn free_space(state: &Path) -> io::Result<(u64, bool)> {
+    let found = rustix::fs::statvfs(state)?;
+    let free = found.f_bavail * found.f_frsize;
+    Ok((free, free < FREE_FLOOR))
+}

@@ -1,0 +1,42 @@
+//! The embedded backend through the suite that every backend passes.
+
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "this is a test")]
+
+use std::{
+    fs,
+    os::unix::fs::{DirBuilderExt, symlink},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use sandbox_conformance::Subject;
+use sandbox_linux::LinuxBackend;
+
+fn main() {
+    sandbox_linux::run_role_if_asked();
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let folder = tempfile::tempdir().expect("a folder for the state");
+    let state = folder.path().join("state");
+    fs::DirBuilder::new().mode(0o700).create(&state).expect("a folder for the state");
+    let failed = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime").block_on(async {
+        let backend = LinuxBackend::start(&state).expect("the backend starts");
+        let subject = Subject { backend: Arc::new(backend), image: image(folder.path()) };
+        sandbox_conformance::run(subject, &filter).await
+    });
+    std::process::exit(i32::from(failed > 0));
+}
+
+/// A small root file system made of a static busybox, if this machine has one.
+fn image(folder: &Path) -> Option<PathBuf> {
+    let image = folder.join("image");
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())?;
+    for name in ["bin", "etc", "opt"] {
+        fs::create_dir_all(image.join(name)).ok()?;
+    }
+    fs::copy(busybox, image.join("bin/busybox")).ok()?;
+    for name in ["sh", "ls", "cat", "id", "mkdir", "rm", "echo"] {
+        symlink("busybox", image.join("bin").join(name)).ok()?;
+    }
+    fs::write(image.join("bin/removable"), "x").ok()?;
+    Some(image)
+}
