@@ -126,7 +126,8 @@ pub async fn a_missing_program_is_named(bench: Workbench) {
 
 pub async fn a_whole_tree_is_killed_also_a_daemon(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox().await;
-    let follow = client.spawn(&Exec::shell("setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 & wait")).await.unwrap();
+    let follow =
+        client.spawn(&Exec::shell("setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 & wait")).await.unwrap();
     let sleeping = || async { sh(&client, "pgrep -c sleep").await.text() };
     for _ in 0..50 {
         if sleeping().await == "3" {

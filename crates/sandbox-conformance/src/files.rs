@@ -12,7 +12,11 @@ pub async fn content_and_modes_survive(bench: Workbench) {
     assert_eq!(get(&client, "/workspace/deep/er/data.bin").await, content);
     assert_eq!(sh(&client, "stat -c %a deep/er/data.bin").await.text(), "640");
     put(&client, "tool", b"#!/bin/sh\necho works\n", 0o4755).await;
-    assert_eq!(sh(&client, "./tool; stat -c %a tool").await.text(), "works\n755", "a set-user-id bit is not taken over");
+    assert_eq!(
+        sh(&client, "./tool; stat -c %a tool").await.text(),
+        "works\n755",
+        "a set-user-id bit is not taken over"
+    );
     client.rename(&Path::from("tool"), &Path::from("renamed")).await.unwrap();
     client.remove(&Path::from("deep")).await.unwrap();
     client.make_folder(&Path::from("a/b/c")).await.unwrap();
@@ -59,9 +63,21 @@ pub async fn many_files_at_once(bench: Workbench) {
 
 pub async fn links_that_point_out_lead_nowhere(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox().await;
-    sh(&client, "ln -s /etc/passwd direct; ln -s /etc ancestor; ln -s /etc/new dangling; ln -s ../../etc/passwd relative").await;
+    sh(
+        &client,
+        "ln -s /etc/passwd direct; ln -s /etc ancestor; ln -s /etc/new dangling; ln -s ../../etc/passwd relative",
+    )
+    .await;
     sh(&client, "mkdir inner; echo inside > inner/file; ln -s inner/file fine; ln -s /proc/1/root magic").await;
-    for path in ["direct", "ancestor/passwd", "relative", "magic/etc/passwd", "../etc/passwd", "/etc/passwd", "a/../../etc/passwd"] {
+    for path in [
+        "direct",
+        "ancestor/passwd",
+        "relative",
+        "magic/etc/passwd",
+        "../etc/passwd",
+        "/etc/passwd",
+        "a/../../etc/passwd",
+    ] {
         let Err(error) = client.read(&Path::from(path), 0, None).await else { panic!("{path} was read") };
         assert!(!error.to_string().is_empty());
     }
@@ -122,7 +138,13 @@ with zipfile.ZipFile('tiny-1-py3-none-any.whl', 'w') as z:
         assert!(outcome.text().ends_with("42\n/home/sandbox/.venv/bin/tiny-tool"), "{outcome:?}");
     }
     if sh(&client, "command -v npm").await.exit == Exit::Code(0) {
-        put(&client, "hello/package.json", br#"{"name":"hello","version":"1.0.0","bin":{"hello-tool":"index.js"}}"#, 0o644).await;
+        put(
+            &client,
+            "hello/package.json",
+            br#"{"name":"hello","version":"1.0.0","bin":{"hello-tool":"index.js"}}"#,
+            0o644,
+        )
+        .await;
         put(&client, "hello/index.js", b"#!/usr/bin/env node\nconsole.log('hi')\n", 0o755).await;
         let outcome = sh(&client, "npm i -g --offline --no-audit ./hello >/dev/null && hello-tool").await;
         assert_eq!(outcome.text(), "hi", "{outcome:?}");

@@ -71,14 +71,18 @@ pub async fn run(subject: Subject, filter: &str) -> usize {
     for (name, case) in cases {
         let bench = Workbench::new(subject.clone());
         let began = Instant::now();
-        let outcome = tokio::spawn(AssertUnwindSafe(tokio::time::timeout(Duration::from_secs(120), case(bench.clone())))).await;
+        let outcome =
+            tokio::spawn(AssertUnwindSafe(tokio::time::timeout(Duration::from_secs(120), case(bench.clone())))).await;
         bench.clear().await;
         let took = began.elapsed().as_millis();
         if matches!(outcome, Ok(Ok(()))) {
             passed += 1;
             println!("test {name} ... ok ({took} ms)");
         } else {
-            println!("test {name} ... FAILED ({took} ms){}", if matches!(outcome, Ok(Err(_))) { ": it hangs" } else { "" });
+            println!(
+                "test {name} ... FAILED ({took} ms){}",
+                if matches!(outcome, Ok(Err(_))) { ": it hangs" } else { "" }
+            );
             failed.push(name);
         }
     }

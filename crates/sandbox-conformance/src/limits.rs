@@ -27,7 +27,8 @@ pub async fn a_fork_bomb_is_held_and_the_executor_still_answers(bench: Workbench
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.pids = 64).await;
     let bomb = client.spawn(&Exec::shell("bomb() { bomb | bomb & }; bomb; sleep 1000")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let running = tokio::time::timeout(Duration::from_secs(5), client.usage()).await.expect("the executor answers").unwrap();
+    let running =
+        tokio::time::timeout(Duration::from_secs(5), client.usage()).await.expect("the executor answers").unwrap();
     assert!(running.processes <= 64, "{running:?}");
     client.signal(sandbox_executor::protocol::Target::All, 9).await.unwrap();
     drop(bomb);
@@ -60,7 +61,8 @@ pub async fn disk_is_held(bench: Workbench) {
 
 pub async fn cpu_is_held(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.cpu_millis = 500).await;
-    let script = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())";
+    let script =
+        "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())";
     let used: f64 = run(&client, &Exec::argv(["python3", "-c", script])).await.text().parse().unwrap();
     assert!(used < 1.4, "half a processor for 2 s is 1 s, used {used}");
 }

@@ -45,7 +45,10 @@ pub async fn what_lives_is_found_again(bench: Workbench) {
 pub async fn use_is_measured(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
     put(&client, "big", &vec![1; 5 << 20], 0o644).await;
-    let job = client.spawn(&sandbox_core::exec::Exec::argv(["python3", "-c", "x = b'x' * (50 << 20)\nimport time\ntime.sleep(30)"])).await.unwrap();
+    let job = client
+        .spawn(&sandbox_core::exec::Exec::argv(["python3", "-c", "x = b'x' * (50 << 20)\nimport time\ntime.sleep(30)"]))
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let usage = sandbox.usage().await.unwrap();
     assert!(usage.memory.0 > 45 << 20, "{usage:?}");

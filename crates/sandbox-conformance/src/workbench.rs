@@ -38,6 +38,7 @@ impl Outcome {
 }
 
 impl Workbench {
+    /// A clean one.
     pub fn new(subject: Subject) -> Self {
         Self { subject, made: Arc::default() }
     }
@@ -111,7 +112,8 @@ pub async fn put(client: &Client, path: &str, content: &[u8], mode: u32) {
 
 /// Reads one file.
 pub async fn get(client: &Client, path: &str) -> Vec<u8> {
-    let mut reader = client.read(&Path::from(path), 0, None).await.unwrap_or_else(|error| panic!("reading {path}: {error}"));
+    let mut reader =
+        client.read(&Path::from(path), 0, None).await.unwrap_or_else(|error| panic!("reading {path}: {error}"));
     let mut content = Vec::new();
     while let Some(piece) = reader.next().await.unwrap() {
         match piece {

@@ -258,7 +258,7 @@ fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) 
 /// The launcher gets no secret of ours: only the variables that it reads.
 fn keep_only_what_it_needs(command: &mut Command) {
     command.env_clear();
-    for name in ["PATH", crate::stage::FORCE_SINGLE] {
+    for name in ["PATH", crate::stage::FORCE_SINGLE, crate::stage::FORCE_BWRAP] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }

@@ -17,9 +17,11 @@ use rustix::{
 use sandbox_executor::boot::{Attachment, Verdicts};
 
 use crate::{
-    cgroup::{Cgroup, CgroupHost, Entry},
+    bwrap,
+    cgroup::Cgroup,
     enact::{self, Baggage, Owner},
     executor_image,
+    host::Host,
     plan::{Plan, RootSource},
     seccomp::{self, Profile},
     sys::{self, Cloned},
@@ -36,12 +38,20 @@ pub struct Nursery {
     networks: Vec<OwnedFd>,
 }
 
-/// A sandbox whose first process was started.
-pub struct Newborn {
+/// A first process that was started.
+pub struct Started {
     /// Its number outside.
     pub pid: i32,
-    /// Readable when it has ended.
-    pub pidfd: OwnedFd,
+    /// Stands for it: to be watched and killed.
+    pub first: OwnedFd,
+    /// Our own child, which ends when it has ended: the same process, or the program that started it.
+    pub child: OwnedFd,
+}
+
+/// A sandbox whose first process was started.
+pub struct Newborn {
+    /// Its first process.
+    pub process: Started,
     /// The executor's reports come here.
     pub status: OwnedFd,
     /// Its cgroup.
@@ -70,76 +80,88 @@ impl Nursery {
     }
 
     /// Starts a sandbox.
-    pub fn bear(&mut self, plan: &Plan, cgroups: &CgroupHost) -> Result<Newborn, BirthError> {
+    pub fn bear(&mut self, plan: &Plan, host: &Host) -> Result<Newborn, BirthError> {
         make_folders(plan).map_err(BirthError::at("making folders"))?;
-        let cgroup = cgroups.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))?;
-        self.bear_into(plan, cgroup)
+        let cgroup = host.cgroup.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))?;
+        self.bear_into(plan, cgroup, host.bwrap.as_deref())
     }
 
-    fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup) -> Result<Newborn, BirthError> {
+    fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup, bwrap: Option<&Path>) -> Result<Newborn, BirthError> {
         let listener = match plan.boot.attachment {
             Attachment::Listen => Some(listen(&plan.folder).map_err(BirthError::at("listening"))?),
             _ => None,
         };
-        let boot = memory_file(
-            "boot",
-            &rmp_serde::to_vec_named(&plan.boot)
-                .map_err(|error| BirthError::at("describing")(io::Error::other(error)))?,
-        )
-        .map_err(BirthError::at("describing"))?;
+        let message = rmp_serde::to_vec_named(&plan.boot).map_err(io::Error::other);
+        let message = message.map_err(BirthError::at("describing the sandbox"))?;
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
         let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
-        self.enter_network().map_err(BirthError::at("making a network namespace"))?;
         let filter = seccomp::compile(Profile {
             visible_memory_only: plan.confinement.visible_memory_only,
             fixed_processors: plan.confinement.processors.is_some(),
         });
-        let namespaces =
-            libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-        let into = match cgroup.entry() {
-            Entry::Clone(folder) => Some(folder.as_fd()),
-            _ => None,
+        let mut baggage = Baggage {
+            plan,
+            entry: cgroup.entry(),
+            sync: sync_inside.as_fd(),
+            executor: self.executor.as_fd(),
+            filter: &filter,
+            null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
+            boot: None,
+            listener: listener.as_ref().map(AsFd::as_fd),
+            status: status_inside.as_fd(),
+            oom: cgroup.oom_counter().map(AsFd::as_fd),
+            verdicts: verdicts.as_fd(),
         };
-        match sys::clone(namespaces, into).map_err(BirthError::at("cloning into new namespaces"))? {
-            Cloned::Child => {
-                drop((status, sync));
-                enact::become_executor(&Baggage {
-                    plan,
-                    entry: cgroup.entry(),
-                    sync: sync_inside.as_fd(),
-                    executor: self.executor.as_fd(),
-                    filter: &filter,
-                    null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
-                    boot: boot.as_fd(),
-                    listener: listener.as_ref().map(AsFd::as_fd),
-                    status: status_inside.as_fd(),
-                    oom: cgroup.oom_counter().map(AsFd::as_fd),
-                    verdicts: verdicts.as_fd(),
-                })
+        let process = match bwrap {
+            Some(program) => {
+                bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
             }
-            Cloned::Parent { pid, pidfd } => {
-                let newborn = Newborn { pid, pidfd, status, cgroup, sync, verdicts };
-                match introduce(plan, pid, newborn.sync.as_fd()) {
-                    Ok(()) => Ok(newborn),
-                    Err(error) => {
-                        let _ = rustix::process::pidfd_send_signal(&newborn.pidfd, rustix::process::Signal::KILL);
-                        Err(BirthError::at("writing the id maps")(error))
-                    }
+            None => {
+                enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
+                baggage.boot = Some(boot.as_fd());
+                start(&baggage, sync.as_fd())?
+            }
+        };
+        Ok(Newborn { process, status, cgroup, sync, verdicts })
+    }
+}
+
+/// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
+fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
+    let namespaces =
+        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let cloned = sys::clone(namespaces, baggage.entry.folder());
+    match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
+        Cloned::Child => enact::become_executor(baggage),
+        Cloned::Parent { pid, pidfd: child } => {
+            match introduce(baggage.plan, pid, sync).and_then(|()| child.try_clone()) {
+                Ok(first) => Ok(Started { pid, first, child }),
+                Err(error) => {
+                    end(&child);
+                    Err(BirthError::at("writing the id maps")(error))
                 }
             }
         }
     }
+}
 
-    /// The child inherits the network namespace that the launcher is in, so the launcher enters a fresh one: making it
-    /// is the slowest part of a birth, and is done ahead of time.
-    fn enter_network(&mut self) -> io::Result<()> {
-        match self.networks.pop() {
-            Some(network) => {
-                Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
-            }
-            None => new_network().map(drop),
+/// Kills and reaps.
+pub fn end(pidfd: &OwnedFd) {
+    let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+    let options = rustix::process::WaitIdOptions::EXITED;
+    let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options);
+}
+
+/// The child inherits the network namespace that the launcher is in, so the launcher enters a fresh one: making it is
+/// the slowest part of a birth, and is done ahead of time.
+fn enter_network(stock: &mut Vec<OwnedFd>) -> io::Result<()> {
+    match stock.pop() {
+        Some(network) => {
+            Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
         }
+        None => new_network().map(drop),
     }
 }
 
@@ -200,7 +222,8 @@ fn listen(folder: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+/// A file in memory with this content.
+pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
     let mut written = 0;
     while written < content.len() {

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -72,6 +72,16 @@ pub enum Entry {
     Tasks(Vec<OwnedFd>),
     /// There is none.
     None,
+}
+
+impl Entry {
+    /// The folder that `clone3` wants.
+    pub fn folder(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Clone(folder) => Some(folder.as_fd()),
+            Self::Tasks(_) | Self::None => None,
+        }
+    }
 }
 
 impl CgroupHost {

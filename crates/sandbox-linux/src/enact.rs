@@ -43,7 +43,7 @@ pub struct Baggage<'a> {
     /// Standard streams of the executor, where they are not this process's own.
     pub null: Option<BorrowedFd<'a>>,
     /// Descriptors that the executor expects at fixed numbers.
-    pub boot: BorrowedFd<'a>,
+    pub boot: Option<BorrowedFd<'a>>,
     #[allow(missing_docs, reason = "see sandbox_executor::boot")]
     pub listener: Option<BorrowedFd<'a>>,
     #[allow(missing_docs, reason = "see sandbox_executor::boot")]
@@ -63,16 +63,38 @@ struct Failed {
 /// Becomes the executor of a new sandbox, or reports why not and ends.
 pub fn become_executor(baggage: &Baggage<'_>) -> ! {
     let Err(Failed { step, why }) = enact(baggage);
-    let report = BootReport::Failed(format!("{step} failed: {why}"));
-    if let Ok(bytes) = rmp_serde::to_vec_named(&report) {
-        let _ = rustix::io::write(baggage.status, &bytes);
+    report_failure(baggage.status, &format!("{step} failed: {why}"))
+}
+
+/// Says why there will be no executor, and ends this process.
+pub fn report_failure(status: BorrowedFd<'_>, why: &str) -> ! {
+    if let Ok(bytes) = rmp_serde::to_vec_named(&BootReport::Failed(why.into())) {
+        let _ = rustix::io::write(status, &bytes);
     }
     sys::exit_now(70)
 }
 
+impl<'a> Baggage<'a> {
+    /// Everything that the executor expects at fixed numbers. It looks only at those that it was told about, so a
+    /// harmless one stands in for what there is not.
+    pub fn placements(&self, boot: BorrowedFd<'a>) -> Vec<(BorrowedFd<'a>, i32)> {
+        let mut placements = vec![
+            (boot, BOOT_FD),
+            (self.status, STATUS_FD),
+            (self.verdicts, VERDICTS_FD),
+            (self.listener.unwrap_or(self.verdicts), LISTENER_FD),
+            (self.oom.unwrap_or(self.verdicts), OOM_FD),
+        ];
+        if let Some(null) = self.null {
+            placements.extend([0, 1, 2].map(|number| (null, number)));
+        }
+        placements
+    }
+}
+
 fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     let plan = baggage.plan;
-    enter_cgroup(baggage.entry)?;
+    enter_cgroup(baggage.entry).step(|| "entering the cgroup".into())?;
     let overlay = wait_for_go(baggage.sync)?;
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
     let point = plan.folder.join("root");
@@ -86,10 +108,10 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
 }
 
 /// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
-fn enter_cgroup(entry: &Entry) -> Result<(), Failed> {
+pub fn enter_cgroup(entry: &Entry) -> io::Result<()> {
     if let Entry::Tasks(files) = entry {
         for file in files {
-            rustix::io::write(file, b"0").step(|| "entering the cgroup".into())?;
+            rustix::io::write(file, b"0")?;
         }
     }
     Ok(())
@@ -327,25 +349,16 @@ fn confine(
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }
-    let mut placements: Vec<(BorrowedFd<'_>, i32)> = vec![
-        (baggage.boot, BOOT_FD),
-        (baggage.status, STATUS_FD),
-        (baggage.verdicts, VERDICTS_FD),
-        (baggage.listener.unwrap_or(baggage.verdicts), LISTENER_FD),
-        (baggage.oom.unwrap_or(baggage.verdicts), OOM_FD),
-    ];
-    if let Some(null) = baggage.null {
-        placements.extend([0, 1, 2].map(|number| (null, number)));
-    }
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
-    sys::place_descriptors(&placements).step(|| "placing descriptors".into())?;
+    let boot = baggage.boot.unwrap_or(baggage.verdicts);
+    sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
     rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
     Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
 }
 
 /// Some of the processors that we may use, chosen by our process number so that sandboxes spread.
-fn limit_processors(count: usize) -> io::Result<()> {
+pub fn limit_processors(count: usize) -> io::Result<()> {
     let ours = rustix::thread::sched_getaffinity(None)?;
     let available: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
     if available.len() <= count {

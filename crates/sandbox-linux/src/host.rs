@@ -13,6 +13,7 @@ use crate::{
     etc,
     ids::IdSource,
     plan::{Access, Step},
+    stage::Stage,
 };
 
 /// This machine, as far as making sandboxes goes.
@@ -28,13 +29,16 @@ pub struct Host {
     pub programs: Vec<Step>,
     /// The folder with the made-up `/etc`.
     pub etc: PathBuf,
+    /// The program that starts sandboxes for us, where we may not do it ourselves.
+    pub bwrap: Option<PathBuf>,
 }
 
 impl Host {
-    /// Looks at this machine. `ids` is what the launcher really got.
-    pub fn look(state: &Path, ids: IdSource) -> Result<Self> {
+    /// Looks at this machine from the launcher's stage.
+    pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
-        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), programs: programs(), etc })
+        let (ids, bwrap) = (stage.ids, stage.bwrap);
+        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), programs: programs(), etc, bwrap })
     }
 }
 

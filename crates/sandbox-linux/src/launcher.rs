@@ -90,7 +90,7 @@ const SWEEP_AFTER: Duration = Duration::from_millis(20);
 /// Runs until the server is gone and every sandbox has ended.
 pub fn run(state: &Path) -> io::Result<()> {
     let started = stage::enter().map_err(|error| format!("becoming root of a user namespace failed: {error}"));
-    let host = started.and_then(|ids| Host::look(state, ids).map_err(|error| error.to_string()));
+    let host = started.and_then(|stage| Host::look(state, stage).map_err(|error| error.to_string()));
     match host {
         Ok(host) => {
             wire::send_value(control(), &Report::Ready(Box::new(host.clone())), &[])?;
@@ -194,7 +194,7 @@ impl Launcher {
     }
 
     fn create(&mut self, ticket: u64, plan: &Plan) {
-        let newborn = match self.nursery.bear(plan, &self.host.cgroup) {
+        let newborn = match self.nursery.bear(plan, &self.host) {
             Ok(newborn) => newborn,
             Err(error) => {
                 self.host.cgroup.remove(&plan.name);
@@ -204,16 +204,16 @@ impl Launcher {
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);
-        let added = epoll::add(&self.epoll, &newborn.pidfd, data, epoll::EventFlags::IN)
+        let added = epoll::add(&self.epoll, &newborn.process.child, data, epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &newborn.status, data, epoll::EventFlags::IN));
         if let Err(error) = added {
-            let _ = rustix::process::pidfd_send_signal(&newborn.pidfd, Signal::KILL);
+            let _ = rustix::process::pidfd_send_signal(&newborn.process.first, Signal::KILL);
             return self.report(&Report::Failed { ticket, why: format!("watching the sandbox failed: {error}") }, &[]);
         }
         let live = Live {
             name: plan.name.clone(),
             folder: plan.folder.clone(),
-            pid: newborn.pid,
+            pid: newborn.process.pid,
             newborn,
             supervisor: None,
             watch: plan.watch.clone(),
@@ -234,10 +234,10 @@ impl Launcher {
             match report {
                 BootReport::Ready => {
                     let live = &self.live[&token];
-                    self.report(&Report::Created { ticket, pid: live.pid }, &[live.newborn.pidfd.as_fd()]);
+                    self.report(&Report::Created { ticket, pid: live.pid }, &[live.newborn.process.first.as_fd()]);
                 }
                 BootReport::Failed(why) => {
-                    let _ = rustix::process::pidfd_send_signal(&self.live[&token].newborn.pidfd, Signal::KILL);
+                    let _ = rustix::process::pidfd_send_signal(&self.live[&token].newborn.process.first, Signal::KILL);
                     self.report(&Report::Failed { ticket, why }, &[]);
                 }
             }
@@ -248,12 +248,13 @@ impl Launcher {
     fn bury_if_ended(&mut self, token: u64) {
         let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
         let Some(live) = self.live.get(&token) else { return };
-        let status = rustix::process::waitid(rustix::process::WaitId::PidFd(live.newborn.pidfd.as_fd()), options);
+        let status =
+            rustix::process::waitid(rustix::process::WaitId::PidFd(live.newborn.process.child.as_fd()), options);
         if !matches!(status, Ok(Some(_)) | Err(_)) {
             return;
         }
         let Some(live) = self.live.remove(&token) else { return };
-        let _ = epoll::delete(&self.epoll, &live.newborn.pidfd);
+        let _ = epoll::delete(&self.epoll, &live.newborn.process.child);
         live.newborn.cgroup.remove();
         self.report(&Report::Ended { name: live.name.clone() }, &[]);
         if !live.destroying.is_empty() {
@@ -267,7 +268,7 @@ impl Launcher {
     fn destroy(&mut self, ticket: u64, name: &str) {
         if let Some(live) = self.live.values_mut().find(|live| live.name == name) {
             live.destroying.push(ticket);
-            let _ = rustix::process::pidfd_send_signal(&live.newborn.pidfd, Signal::KILL);
+            let _ = rustix::process::pidfd_send_signal(&live.newborn.process.first, Signal::KILL);
             return;
         }
         self.host.cgroup.remove(name);

@@ -8,6 +8,7 @@
 
 mod backend;
 mod birth;
+mod bwrap;
 mod cgroup;
 mod enact;
 mod etc;

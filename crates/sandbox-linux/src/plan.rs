@@ -16,6 +16,7 @@ use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bwrap,
     cgroup::CgroupLimits,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
@@ -133,6 +134,9 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
             fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
         });
+    }
+    if host.bwrap.is_some() {
+        bwrap::check(spec)?;
     }
     let user = match policy.user {
         User::Sandbox => SANDBOX_ID,

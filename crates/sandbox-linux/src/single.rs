@@ -32,22 +32,22 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("making folders"))?;
         }
     }
-    let ids = stage::enter()
+    let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
-    let host = Host::look(state, ids)?;
+    let host = Host::look(state, stage)?;
     let (mut plan, enforcement) = plan::plan(spec, &host, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
     let lock = folder::make(&plan.folder, &facts)?;
-    let ended = Nursery::new()
-        .and_then(|mut nursery| nursery.bear(&plan, &host.cgroup).map_err(io::Error::other))
-        .and_then(|newborn| {
+    let ended = Nursery::new().and_then(|mut nursery| nursery.bear(&plan, &host).map_err(io::Error::other)).and_then(
+        |newborn| {
             let watch = plan.watch.clone();
             let ended = wait(&newborn, watch);
             newborn.cgroup.remove();
             ended
-        });
+        },
+    );
     let trash = state.join("trash").join(&plan.name);
     if fs::rename(&plan.folder, &trash).is_ok() {
         remove(&trash);
@@ -82,7 +82,7 @@ fn wait(newborn: &Newborn, watch: plan::Watch) -> io::Result<Exit> {
         }
     };
     let options = rustix::process::WaitIdOptions::EXITED;
-    let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(newborn.pidfd.as_fd()), options);
+    let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(newborn.process.child.as_fd()), options);
     exit
 }
 

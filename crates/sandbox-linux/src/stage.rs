@@ -7,12 +7,14 @@
 use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
 use rustix::thread::UnshareFlags;
 
 use crate::{
+    bwrap,
     ids::IdSource,
     sys::{self, Cloned},
 };
@@ -22,14 +24,62 @@ pub const FORCE_SINGLE: &str = "SANDBOX_MCP_SINGLE_ID";
 /// So many subordinate ids are enough for any image.
 const ENOUGH: u32 = 65_536;
 
+/// With this variable set sandboxes are started by `bwrap`, as where this program may not make user namespaces itself.
+pub const FORCE_BWRAP: &str = "SANDBOX_MCP_USE_BWRAP";
+
+/// What the launcher can work with.
+pub struct Stage {
+    /// Ids that sandboxes can have.
+    pub ids: IdSource,
+    /// The program that starts sandboxes for us, where we may not do it ourselves.
+    pub bwrap: Option<PathBuf>,
+}
+
 /// Takes the stage. Only for a process with a single thread.
-pub fn enter() -> io::Result<IdSource> {
-    let ids = if rustix::process::geteuid().is_root() { as_root()? } else { as_user()? };
+pub fn enter() -> io::Result<Stage> {
+    let root = rustix::process::geteuid().is_root();
+    if !root && let Some(bwrap) = bwrap_if_needed()? {
+        return Ok(Stage { ids: IdSource::Single, bwrap: Some(bwrap) });
+    }
+    let ids = if root { as_root()? } else { as_user()? };
     // What is mounted for a sandbox must not show anywhere else.
     sys::unshare(UnshareFlags::NEWNS)?;
     let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
-    Ok(ids)
+    Ok(Stage { ids, bwrap: None })
+}
+
+/// Some systems forbid user namespaces to all but a few programs, and some let them be made but not used. Only trying
+/// tells, and what was tried cannot be taken back: so a process of its own tries.
+fn bwrap_if_needed() -> io::Result<Option<PathBuf>> {
+    let forced = std::env::var_os(FORCE_BWRAP).is_some();
+    let refusal = if forced { libc::EPERM } else { try_namespaces()? };
+    if refusal == 0 {
+        return Ok(None);
+    }
+    match bwrap::find() {
+        Some(program) => Ok(Some(program)),
+        None => Err(io::Error::from_raw_os_error(refusal)),
+    }
+}
+
+/// Zero, or the error that the system gave.
+fn try_namespaces() -> io::Result<i32> {
+    match sys::clone(0, None)? {
+        Cloned::Child => {
+            let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+            let tried = sys::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+                .and_then(|()| rustix::mount::mount_change("/", private));
+            sys::exit_now(tried.map_or_else(|error| error.raw_os_error(), |()| 0))
+        }
+        Cloned::Parent { pidfd, .. } => Ok(exit_status(&pidfd).unwrap_or(libc::EPERM)),
+    }
+}
+
+fn exit_status(pidfd: &OwnedFd) -> Option<i32> {
+    let options = rustix::process::WaitIdOptions::EXITED;
+    let status = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options);
+    status.ok().flatten()?.exit_status()
 }
 
 /// Root of the machine has all ids; root of somebody's user namespace only some.
@@ -112,8 +162,6 @@ impl MapHelper {
     /// Whether the maps were written.
     fn finish(self) -> bool {
         drop(self.go);
-        let options = rustix::process::WaitIdOptions::EXITED;
-        let status = rustix::process::waitid(rustix::process::WaitId::PidFd(self.pidfd.as_fd()), options);
-        matches!(status, Ok(Some(status)) if status.exit_status() == Some(0))
+        exit_status(&self.pidfd) == Some(0)
     }
 }
