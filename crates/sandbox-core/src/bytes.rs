@@ -29,7 +29,7 @@ impl fmt::Display for Bytes {
         let Some((unit, name)) = UNITS.into_iter().find(|(unit, _)| self.0 >= *unit) else {
             return write!(f, "{} B", self.0);
         };
-        if self.0 % unit == 0 {
+        if self.0.is_multiple_of(unit) {
             write!(f, "{} {name}", self.0 / unit)
         } else {
             write!(f, "{:.1} {name}", self.0 as f64 / unit as f64)

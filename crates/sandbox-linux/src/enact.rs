@@ -23,7 +23,7 @@ use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD
 
 use crate::{
     cgroup::Entry,
-    plan::{Access, Confinement, Plan, RootSource, Step},
+    plan::{self, Confinement, Plan, RootSource, Step},
     sys::{self, Instruction},
     wire,
 };
@@ -141,11 +141,11 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
     steps.iter().filter_map(open).collect()
 }
 
-fn open_source(source: &Path, access: Access) -> io::Result<OwnedFd> {
+fn open_source(source: &Path, access: plan::Access) -> io::Result<OwnedFd> {
     let tree = clone_tree(source)?;
     let read_only = match access {
-        Access::Read => MountAttrFlags::MOUNT_ATTR_RDONLY,
-        Access::Write => MountAttrFlags::empty(),
+        plan::Access::Read => MountAttrFlags::MOUNT_ATTR_RDONLY,
+        plan::Access::Write => MountAttrFlags::empty(),
     };
     let set = read_only | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     sys::set_mount_attributes(tree.as_fd(), set, None)?;
@@ -353,8 +353,23 @@ fn confine(
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
     sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
     rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    if let Some(places) = &confinement.writable {
+        write_only_beneath(places).step(|| "restricting writes with Landlock".into())?;
+    }
     sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
     Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
+}
+
+/// Best effort by design: it says again what the mounts already say, and older kernels do not know it.
+fn write_only_beneath(places: &[String]) -> io::Result<()> {
+    use landlock::{ABI, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr};
+    let writing = AccessFs::from_write(ABI::V3);
+    let ruleset = Ruleset::default().handle_access(writing).and_then(Ruleset::create).map_err(io::Error::other)?;
+    let ruleset = places.iter().try_fold(ruleset, |ruleset, place| {
+        let place = PathFd::new(place).map_err(io::Error::other)?;
+        ruleset.add_rule(PathBeneath::new(place, writing)).map_err(io::Error::other)
+    })?;
+    ruleset.restrict_self().map(drop).map_err(io::Error::other)
 }
 
 /// Some of the processors that we may use, chosen by our process number so that sandboxes spread.

@@ -100,6 +100,9 @@ pub enum Access {
 pub struct Confinement {
     /// Capabilities that stay, as a bit set.
     pub capabilities: u64,
+    /// Folders beneath which anything may be written, where the rest may not: said to Landlock once more, so that a
+    /// slip in the mounts alone opens nothing.
+    pub writable: Option<Vec<String>>,
     /// Processors that may be used, where no cgroup limits them.
     pub processors: Option<usize>,
     /// Refuse memory that only a cgroup would count.
@@ -169,6 +172,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
         steps: steps(spec, host),
         confinement: Confinement {
             capabilities: capabilities(policy.capabilities, single),
+            writable: (policy.root == Root::ReadOnly)
+                .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
             processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
             visible_memory_only: supervised_memory,
             die_with_launcher: watch.processes(),
@@ -215,7 +220,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     let cpus = f64::from(limits.cpu_millis) / 1000.0;
     if covers.cpu {
         enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors"));
-    } else if limits.cpu_millis % 1000 == 0 {
+    } else if limits.cpu_millis.is_multiple_of(1000) {
         enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}"));
     } else {
         watch.cpu_millis = Some(limits.cpu_millis);
