@@ -126,7 +126,9 @@ impl Connection {
                 Some((stream, descriptors)) => Ok(Some((Flow::local(UnixStream::from_std(stream)?), descriptors))),
                 None => Ok(None),
             },
-            Self::Stream(multiplexed) => Ok(multiplexed.accept().await.map(|flow| (Flow::multiplexed(flow), Vec::new()))),
+            Self::Stream(multiplexed) => {
+                Ok(multiplexed.accept().await.map(|flow| (Flow::multiplexed(flow), Vec::new())))
+            }
         }
     }
 

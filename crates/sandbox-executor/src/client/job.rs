@@ -204,7 +204,11 @@ impl Events {
         };
         let offset = self.offset;
         self.offset = offset.checked_add(frame.body.len() as u64).ok_or_else(impossible)?;
-        if frame.body.is_empty() { Err(impossible()) } else { Ok(JobEvent::Output { stream, offset, data: frame.body }) }
+        if frame.body.is_empty() {
+            Err(impossible())
+        } else {
+            Ok(JobEvent::Output { stream, offset, data: frame.body })
+        }
     }
 
     fn reply(&mut self, reply: Reply) -> Result<JobEvent, ClientError> {

@@ -3,9 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use sandbox_core::{Control, exec::Exit};
-use sandbox_executor::boot::{Boot, OOM_FD, OomCounter, VERDICTS_FD, Verdicts};
-
-use super::sys;
+use sandbox_executor::boot::{Boot, OomCounter, Verdicts};
 
 /// Where the counters are.
 pub struct Counters {
@@ -21,14 +19,9 @@ pub struct Counts {
 }
 
 impl Counters {
-    /// Takes the descriptors that the boot names.
-    pub fn take(boot: &Boot) -> Self {
-        // Taken in any case: what is not asked for is closed.
-        let (oom, verdicts) = (sys::take(OOM_FD), sys::take(VERDICTS_FD));
-        Self {
-            oom: oom.filter(|_| boot.oom == OomCounter::Cgroup),
-            verdicts: verdicts.filter(|_| boot.supervised),
-        }
+    /// Those of the passed descriptors that the boot speaks of; the others are closed.
+    pub fn new(boot: &Boot, oom: Option<OwnedFd>, verdicts: Option<OwnedFd>) -> Self {
+        Self { oom: oom.filter(|_| boot.oom == OomCounter::Cgroup), verdicts: verdicts.filter(|_| boot.supervised) }
     }
 
     /// Reads them.

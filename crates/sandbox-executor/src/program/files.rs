@@ -73,7 +73,8 @@ async fn send_content(
             offset = data;
             continue;
         }
-        let hole = seek(file, SeekFrom::Hole(offset)).ok().filter(|&hole| hole > offset).map_or(end, |hole| hole.min(end));
+        let hole =
+            seek(file, SeekFrom::Hole(offset)).ok().filter(|&hole| hole > offset).map_or(end, |hole| hole.min(end));
         while offset < hole {
             let wanted = DATA_FRAME.min((hole - offset) as usize);
             match rustix::io::pread(file, &mut buffer[FRAME_HEADER..FRAME_HEADER + wanted], offset) {
@@ -207,7 +208,7 @@ impl<'a> Growing<'a> {
 impl Drop for Growing<'_> {
     fn drop(&mut self) {
         if !self.renamed {
-            drop(unlinkat(&self.entry.folder, self.temporary.as_str(), AtFlags::empty()));
+            let _ = unlinkat(&self.entry.folder, self.temporary.as_str(), AtFlags::empty());
         }
     }
 }

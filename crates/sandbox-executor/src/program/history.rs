@@ -108,7 +108,8 @@ impl History {
         let (from, to) = ((offset - self.first) as usize, (end - self.first) as usize);
         let (front, back) = self.bytes.as_slices();
         let middle = front.len();
-        let data = (&front[from.min(middle)..to.min(middle)], &back[from.max(middle) - middle..to.max(middle) - middle]);
+        let data =
+            (&front[from.min(middle)..to.min(middle)], &back[from.max(middle) - middle..to.max(middle) - middle]);
         Some(Part { stream, offset, data })
     }
 

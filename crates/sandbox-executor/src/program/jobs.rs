@@ -243,11 +243,10 @@ impl Jobs {
     /// All output together is bounded: jobs that have ended give first.
     fn balance(&self) {
         let known = self.known.borrow();
-        let (ended, running): (Vec<_>, Vec<_>) =
-            match self.kept.get() > self.most_kept {
-                true => known.values().partition(|job| job.exit.get().is_some()),
-                false => return,
-            };
+        let (ended, running): (Vec<_>, Vec<_>) = match self.kept.get() > self.most_kept {
+            true => known.values().partition(|job| job.exit.get().is_some()),
+            false => return,
+        };
         for job in ended.into_iter().chain(running) {
             let excess = self.kept.get().saturating_sub(self.most_kept);
             if excess == 0 {
@@ -255,7 +254,11 @@ impl Jobs {
             }
             if let Some(history) = job.history.borrow_mut().as_mut() {
                 let before = history.cost();
-                if before <= excess { history.clear() } else { history.drop_oldest(excess) }
+                if before <= excess {
+                    history.clear()
+                } else {
+                    history.drop_oldest(excess)
+                }
                 self.kept.set((self.kept.get() + history.cost()).saturating_sub(before));
             }
         }

@@ -28,13 +28,7 @@ const MAX_PATH: usize = 4095;
 const TURN: usize = 512;
 
 /// Sends what is in a folder.
-pub async fn list(
-    executor: &Executor,
-    path: &Path,
-    depth: u32,
-    limit: u32,
-    mut flow: Flow,
-) -> Result<(), FrameError> {
+pub async fn list(executor: &Executor, path: &Path, depth: u32, limit: u32, mut flow: Flow) -> Result<(), FrameError> {
     let root = match executor.places.open_file(path, OFlags::RDONLY | OFlags::DIRECTORY) {
         Ok(root) => root,
         Err(failure) => return flow.writer.message(&Reply::Failed(failure)).await,

@@ -31,7 +31,7 @@ use rustix::{
     process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, umask},
 };
 use sandbox_executor::boot::{
-    Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, STATUS_FD,
+    Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD,
 };
 use tokio::sync::Notify;
 
@@ -80,10 +80,25 @@ impl Status {
     }
 }
 
+/// What was passed at the fixed numbers. Taken first of all: whatever is opened later could get a number that is free.
+struct Passed {
+    boot: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
+    oom: Option<OwnedFd>,
+    verdicts: Option<OwnedFd>,
+}
+
 /// Runs to the end of the sandbox.
 pub fn main() {
     let status = Status(sys::take(STATUS_FD));
-    if let Err(why) = start(status) {
+    let passed = Passed {
+        boot: sys::take(BOOT_FD),
+        listener: sys::take(LISTENER_FD),
+        oom: sys::take(OOM_FD),
+        verdicts: sys::take(VERDICTS_FD),
+    };
+    sys::close_from(FIRST_FREE_FD);
+    if let Err(why) = start(passed, status) {
         let (status, why) = *why;
         status.tell(&BootReport::Failed(why));
         std::process::exit(1);
@@ -92,21 +107,21 @@ pub fn main() {
 
 type NotStarted = Box<(Status, String)>;
 
-fn start(status: Status) -> Result<(), NotStarted> {
-    let (boot, listener) = match read_boot() {
-        Ok(read) => read,
+fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
+    let boot = match read_boot(passed.boot) {
+        Ok(boot) => boot,
         Err(why) => return Err(Box::new((status, why))),
     };
     sys::block_signals();
     umask(Mode::from_raw_mode(0o022));
     if getpid().as_raw_nonzero().get() != 1 {
         // What loses its parent comes to us, as it does to the first process of a namespace.
-        drop(set_child_subreaper(Some(getpid())));
+        let _ = set_child_subreaper(Some(getpid()));
     }
     let mut starter = Starter::new();
-    let (tree, counters) = (Tree::new(), Counters::take(&boot));
+    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
-        drop(set_dumpable_behavior(DumpableBehavior::NotDumpable));
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         return single::run(&boot, exec, &mut starter, &tree, &counters, status);
     }
     let prepared = become_user(&boot).and_then(|()| Places::open(&boot.places, &boot.workspace));
@@ -124,17 +139,15 @@ fn start(status: Status) -> Result<(), NotStarted> {
         scratch: RefCell::default(),
         ending: Notify::new(),
     };
-    serve::run(executor, listener, status)
+    serve::run(executor, passed.listener, status)
 }
 
-fn read_boot() -> Result<(Boot, Option<OwnedFd>), String> {
-    sys::close_from(FIRST_FREE_FD);
-    let source = sys::take(BOOT_FD).ok_or_else(|| format!("nothing was passed as descriptor {BOOT_FD}"))?;
+fn read_boot(source: Option<OwnedFd>) -> Result<Boot, String> {
+    let source = source.ok_or_else(|| format!("nothing was passed as descriptor {BOOT_FD}"))?;
     let mut bytes = Vec::new();
     let read = File::from(source).take(MAX_BOOT).read_to_end(&mut bytes);
     read.map_err(|error| format!("reading what to do failed: {error}"))?;
-    let boot = rmp_serde::from_slice(&bytes).map_err(|error| format!("what to do cannot be read: {error}"))?;
-    Ok((boot, sys::take(LISTENER_FD)))
+    rmp_serde::from_slice(&bytes).map_err(|error| format!("what to do cannot be read: {error}"))
 }
 
 /// For files we are the user, and nobody may look into us.

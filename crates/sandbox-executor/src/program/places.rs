@@ -66,7 +66,8 @@ impl Places {
     pub fn entries(&self, from: &Path, to: &Path) -> Result<(Entry, Entry), Failure> {
         let (old, new) = (self.locate(from)?, self.locate(to)?);
         if old.place != new.place {
-            let what = format!("{} and {} are in different places: copy the file instead", shown(&from.0), shown(&to.0));
+            let what =
+                format!("{} and {} are in different places: copy the file instead", shown(&from.0), shown(&to.0));
             return Err(failed(Reason::Invalid, what));
         }
         Ok((self.entry_at(&old, from, Missing::Fails)?, self.entry_at(&new, to, Missing::Fails)?))
@@ -207,7 +208,7 @@ pub fn info(path: Vec<u8>, stat: &Stat) -> FileInfo {
         },
         size: u64::try_from(stat.st_size).unwrap_or_default(),
         mode: stat.st_mode & 0o7777,
-        modified: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        changed: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec),
     }
 }

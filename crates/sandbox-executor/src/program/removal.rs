@@ -83,7 +83,7 @@ fn open_folder(above: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match opened {
         Ok(folder) if writable(&folder) => Ok(folder),
         Ok(folder) => {
-            drop(rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o700)));
+            let _ = rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o700));
             Ok(folder)
         }
         Err(Errno::ACCESS) => {

@@ -222,7 +222,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
 fn output_pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
     let ends = pipe()?;
     // Fewer wakeups for much output. A user's share of such memory may be used up: then it stays as it is.
-    drop(fcntl_setpipe_size(&ends.0, PIPE_SIZE));
+    let _ = fcntl_setpipe_size(&ends.0, PIPE_SIZE);
     Ok(ends)
 }
 

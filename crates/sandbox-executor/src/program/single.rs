@@ -10,7 +10,7 @@ use sandbox_core::{
     Control,
     exec::{Exec, Exit},
 };
-use sandbox_executor::boot::Boot;
+use sandbox_executor::{boot::Boot, protocol::Reason};
 
 use super::{
     NotStarted, Status,
@@ -40,7 +40,14 @@ pub fn run(
     let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     let main = match starter.start(boot, exec, tree.mark(1), stdio, Session::Inherited) {
         Ok(pid) => pid,
-        Err(failure) => return Err(Box::new((status, failure.what))),
+        Err(failure) => match code_of(failure.reason) {
+            Some(code) => {
+                eprintln!("sandbox-mcp: {}", failure.what);
+                status.tell(&Exit::Code(code));
+                std::process::exit(0);
+            }
+            None => return Err(Box::new((status, failure.what))),
+        },
     };
     let mut clock = Clock { next: exec.timeout.map(|timeout| Instant::now() + timeout), expired: false };
     let ended = loop {
@@ -53,6 +60,15 @@ pub fn run(
     status.tell(&exit);
     tree.kill_everything();
     std::process::exit(0);
+}
+
+/// A command that cannot be started ends as shells have it; anything else is a sandbox that does not work.
+fn code_of(reason: Reason) -> Option<i32> {
+    match reason {
+        Reason::NotFound => Some(127),
+        Reason::Denied | Reason::WrongKind => Some(126),
+        _ => None,
+    }
 }
 
 /// Takes note of what has ended. The end of the command itself is returned.

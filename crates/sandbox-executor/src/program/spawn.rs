@@ -65,12 +65,13 @@ impl Starter {
         };
         let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
         if size > MAX_ARGUMENTS {
-            let what = "the arguments and variables are too long together: put the data into a file or send it as input";
+            let what =
+                "the arguments and variables are too long together: put the data into a file or send it as input";
             return Err(failed(Reason::Invalid, what));
         }
         let started = self.sacrifice.lend(|| self.spawner.spawn(&plan));
         // Changing the user of a process that shares our memory may have made that memory readable again.
-        drop(set_dumpable_behavior(DumpableBehavior::NotDumpable));
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         started.map_err(|(step, error)| explain(step, &error, &plan, &argv[0], &env))
     }
 }
@@ -123,6 +124,7 @@ fn strings(texts: impl IntoIterator<Item = String>, what: &str) -> Result<Vec<CS
     strings.map_err(|_| failed(Reason::Invalid, format!("a {what} holds a NUL byte")))
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed in one C library and unsigned in the other")]
 fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, u64)> {
     let file_size = [boot.file_size.map(|size| size.0), exec.limits.file_size].into_iter().flatten().min();
     let wanted = [
@@ -162,11 +164,14 @@ fn explain(step: Step, error: &io::Error, plan: &Plan<'_>, name: &str, env: &BTr
     };
     let what = match (step, errno) {
         (Step::Folder, _) => format!("cannot start in the folder `{folder}`: {error}"),
-        (_, libc::EAGAIN) => format!("`{name}` was not started: too many processes run in this sandbox; end some first"),
-        (Step::Exec, libc::ENOENT) if name == "/bin/sh" && !Path::new(name).exists() => {
-            "this sandbox's image has no /bin/sh: give the program and its arguments instead of a shell command".to_owned()
+        (_, libc::EAGAIN) => {
+            format!("`{name}` was not started: too many processes run in this sandbox; end some first")
         }
-        (Step::Exec, libc::ENOENT) if plan.candidates.iter().any(exists) => {
+        (Step::Exec, libc::ENOENT) if name == "/bin/sh" && !Path::new(name).exists() => {
+            "this sandbox's image has no /bin/sh: give the program and its arguments instead of a shell command"
+                .to_owned()
+        }
+        (Step::Exec, libc::ENOENT) if plan.candidates.iter().any(|path| exists(&folder, path)) => {
             format!("`{name}` is there, but the interpreter that it names is not")
         }
         (Step::Exec, libc::ENOENT | libc::ENOTDIR) if !name.contains('/') => {
@@ -183,8 +188,8 @@ fn explain(step: Step, error: &io::Error, plan: &Plan<'_>, name: &str, env: &BTr
     failed(reason, what)
 }
 
-fn exists(path: &CString) -> bool {
-    rustix::fs::access(path.as_c_str(), rustix::fs::Access::EXISTS).is_ok()
+fn exists(folder: &str, path: &CString) -> bool {
+    Path::new(folder).join(&*path.to_string_lossy()).exists()
 }
 
 /// What commands read that get no input: end of file.

@@ -180,8 +180,7 @@ impl Spawner {
     /// Starts the command. Returns when its program runs, or why it does not.
     pub fn spawn(&mut self, plan: &Plan<'_>) -> Result<i32, (Step, io::Error)> {
         let (argv, env) = (pointers(&plan.argv), pointers(&plan.env));
-        let mut child =
-            Child { plan, argv: argv.as_ptr(), env: env.as_ptr(), failed: (Step::Clone, 0), started: true };
+        let mut child = Child { plan, argv: argv.as_ptr(), env: env.as_ptr(), failed: (Step::Clone, 0), started: true };
         let top = self.stack.as_mut_ptr_range().end as usize & !15;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         let argument = ptr::from_mut(&mut child);
@@ -215,13 +214,16 @@ extern "C" fn run_child(argument: *mut c_void) -> c_int {
     }
 }
 
+/// One step of becoming the command; fails with the system's number for why.
+type Enact = unsafe fn(&Plan<'_>) -> Result<(), i32>;
+
 /// Becomes the command, or says why not.
 ///
 /// # Safety
 /// Only in a child made by `Spawner::spawn`: raw system calls on its own process, no allocation, no locks.
 unsafe fn enter(child: &Child<'_>) -> (Step, i32) {
     let plan = child.plan;
-    let steps: [(Step, unsafe fn(&Plan<'_>) -> Result<(), i32>); 5] = [
+    let steps: [(Step, Enact); 5] = [
         (Step::Session, enter_session),
         (Step::Streams, place_streams),
         (Step::Limits, set_limits),

@@ -160,7 +160,7 @@ fn parent(stat: &str) -> Option<i32> {
 
 fn send(pid: i32, signal: i32) {
     if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(signal)) {
-        drop(kill_process(pid, signal));
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -193,7 +193,7 @@ impl Sacrifice {
 
     fn write(&self, value: &str) {
         if let Some(file) = &self.file {
-            drop(rustix::io::pwrite(file, value.as_bytes(), 0));
+            let _ = rustix::io::pwrite(file, value.as_bytes(), 0);
         }
     }
 }
@@ -201,6 +201,16 @@ impl Sacrifice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_own_children_are_ours() {
+        let before = Tree::new().count();
+        let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap_or_else(|error| panic!("{error}"));
+        let tree = Tree::new();
+        assert!(tree.processes().len() > tree.count());
+        assert_eq!(tree.count(), before + 1);
+        let _ = (child.kill(), child.wait());
+    }
 
     #[test]
     fn a_name_cannot_fake_a_parent() {

@@ -1,0 +1,11 @@
+//! The real program, as a plain process, through both carriers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
+mod files;
+mod harness;
+mod jobs;
+mod life;
+mod single;
+mod speed;
+mod user;
