@@ -124,8 +124,13 @@ impl Backend for LinuxBackend {
         );
         let failed = match answer.await {
             Ok(Ok(Answer::Created(pid, pidfd))) => {
-                folder::note_pid(&folder, pid)?;
-                return Ok(Arc::new(LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), Some(self.clone()))?));
+                let backend = Some(self.clone());
+                let made = folder::note_pid(&folder, pid)
+                    .and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), backend));
+                match made {
+                    Ok(sandbox) => return Ok(Arc::new(sandbox)),
+                    Err(error) => error,
+                }
             }
             Ok(Ok(Answer::Failed(why))) => Error::Step { step: "the embedded backend".into(), why },
             Ok(Ok(_)) => {

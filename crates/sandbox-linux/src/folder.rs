@@ -28,16 +28,18 @@ impl Lock {
     }
 }
 
-/// Makes the folder of a new sandbox, locked from its first moment.
+/// Makes the folder of a new sandbox. It gets its name only when it is locked, so nobody ever finds it without an owner.
 pub fn make(folder: &Path, facts: &Facts) -> Result<Lock> {
     let making = || Error::io(format!("making {}", folder.display()));
-    fs::DirBuilder::new().mode(0o700).create(folder).map_err(making())?;
-    let lock = Lock::take(folder).map_err(making())?.ok_or_else(|| Error::Step {
+    let draft = folder.with_file_name(format!(".new-{}", facts.spec.id));
+    fs::DirBuilder::new().mode(0o700).create(&draft).map_err(making())?;
+    let lock = Lock::take(&draft).map_err(making())?.ok_or_else(|| Error::Step {
         step: format!("locking {}", folder.display()),
         why: "somebody else has it".into(),
     })?;
     let text = serde_json::to_vec(facts).map_err(io::Error::from).map_err(making())?;
-    write(&folder.join("facts.json"), &text).map_err(making())?;
+    write(&draft.join("facts.json"), &text).map_err(making())?;
+    fs::rename(&draft, folder).map_err(making())?;
     Ok(lock)
 }
 

@@ -138,8 +138,11 @@ impl Launcher {
         epoll::add(&epoll, control(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)?;
         let disk = DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, running: None };
         let nursery = Nursery::new()?;
+        // An earlier launcher may have been killed before it had removed everything.
+        let trash = fs::read_dir(host.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
+        let sweep_at = trash.then(Instant::now);
         let live = HashMap::new();
-        Ok(Self { host, nursery, epoll, live, next_token: 1, serving: true, disk, sweep_at: None, sweeper: None })
+        Ok(Self { host, nursery, epoll, live, next_token: 1, serving: true, disk, sweep_at, sweeper: None })
     }
 
     fn work(&mut self) -> io::Result<()> {

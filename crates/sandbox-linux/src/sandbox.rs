@@ -90,11 +90,17 @@ impl Sandbox for LinuxSandbox {
     }
 
     async fn usage(&self) -> Result<Usage> {
-        let Some(backend) = &self.backend else { return Ok(Usage::default()) };
+        let Some(backend) = &self.backend else {
+            return Err(Error::Unavailable {
+                what: "what this sandbox uses".into(),
+                why: "another server looks after it".into(),
+                fix: "Ask that server".into(),
+            });
+        };
         let name = self.facts.spec.id.to_string();
         match backend.order(|ticket| Order::Usage { ticket, name }).await? {
             Answer::Used(usage) => Ok(usage),
-            _ => Ok(Usage::default()),
+            _ => Err(Error::Step { step: "measuring".into(), why: "the launcher answered something else".into() }),
         }
     }
 
