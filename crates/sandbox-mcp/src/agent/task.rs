@@ -1,0 +1,174 @@
+//! A task in plain words and what came of it, as every door says it. [`super::execute`] does the work.
+
+use std::time::Duration;
+
+use sandbox_core::{Image, SessionId};
+use sandbox_executor::protocol::Path;
+use serde::{Serialize, Serializer};
+
+use super::{Agent, UnknownAgent};
+use crate::{
+    config::ConfigError,
+    sandboxes::{Allowed, ChangedFile, Changes, Lifetime, SandboxesError},
+};
+
+/// Longest task text.
+pub(super) const MAX_TASK: usize = 256 << 10;
+
+/// What is to be done.
+#[derive(Debug)]
+pub struct TaskRequest {
+    /// In plain words.
+    pub task: String,
+    /// What it needs, put into /workspace first.
+    pub files: Vec<TaskFile>,
+    /// Who works on it.
+    pub agent: Agent,
+    /// In which sandbox.
+    pub place: TaskPlace,
+    /// How long it may take; as long as the policy allows, if not said.
+    pub timeout: Option<Duration>,
+}
+
+/// Where a task is worked on.
+#[derive(Debug)]
+pub enum TaskPlace {
+    /// In a new sandbox.
+    New {
+        /// How much the agent may do by itself, 1 to 4; 3 if not said.
+        level: Option<u8>,
+        /// The operator's default if not said.
+        image: Option<Image>,
+        /// Whether the sandbox is kept.
+        lifetime: Lifetime,
+    },
+    /// In a sandbox that exists.
+    Existing {
+        /// Which one.
+        session_id: SessionId,
+        /// If said, it must be the level that the sandbox was made with.
+        level: Option<u8>,
+    },
+}
+
+/// A file that a task needs.
+#[derive(Debug)]
+pub struct TaskFile {
+    /// Where: beneath /workspace, or absolute in one of the sandbox's places for files.
+    pub path: String,
+    /// What is in it.
+    pub content: Content,
+    /// Its permission bits.
+    pub mode: Option<u32>,
+}
+
+/// What is in a file.
+#[derive(Debug)]
+pub enum Content {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// What can be read from here; never held in memory as a whole.
+    File(std::fs::File),
+}
+
+/// How the work on a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum TaskStatus {
+    Completed,
+    Failed,
+    Timeout,
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// As callers read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What came of a task.
+#[derive(Debug, Serialize)]
+pub struct TaskResult {
+    /// Where the files are.
+    pub session_id: SessionId,
+    /// How it ended.
+    pub status: TaskStatus,
+    /// What the agent says.
+    pub output: String,
+    /// What happened to files in /workspace.
+    #[serde(flatten, serialize_with = "changes")]
+    pub changes: Changes,
+    /// Measured.
+    pub duration_seconds: f64,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// How long it was allowed to take.
+    #[serde(skip)]
+    pub allowed: Allowed,
+}
+
+/// The task could not even begin.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum TaskError {
+    #[error("the task is empty: say in plain words what is to be done")]
+    Empty,
+    #[error(
+        "the task has {0} bytes, at most {MAX_TASK} are allowed: put long material into a file and name it in the task"
+    )]
+    TooLong(usize),
+    #[error("there is no level {0}: use 1 (no network) to 4 (root inside, needs an image); the default is 3")]
+    NoSuchLevel(u8),
+    #[error(
+        "level {level} needs a writable root file system, which the image `host` does not have. Use level 1 to 3, or an \
+         image: the absolute path of a folder that holds a root file system"
+    )]
+    NeedsImage { level: u8 },
+    #[error(
+        "the sandbox {session_id} was made with the policy {policy}, not with level {level}: leave the level out, or use a new sandbox"
+    )]
+    OtherLevel { session_id: SessionId, policy: String, level: u8 },
+    #[error("the file {path} could not be put into the sandbox: {why}")]
+    File { path: String, why: String },
+    #[error(transparent)]
+    Agent(#[from] UnknownAgent),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxesError),
+}
+
+/// Names that are not text are shown as near as can be.
+fn changes<S: Serializer>(changes: &Changes, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Named {
+        path: String,
+        size_bytes: u64,
+    }
+    #[derive(Serialize)]
+    struct Shown {
+        files_created: Vec<Named>,
+        files_changed: Vec<Named>,
+        files_deleted: Vec<String>,
+        files_truncated: bool,
+    }
+    let text = |path: &Path| String::from_utf8_lossy(&path.0).into_owned();
+    let named = |files: &[ChangedFile]| {
+        files.iter().map(|file| Named { path: text(&file.path), size_bytes: file.size }).collect()
+    };
+    Shown {
+        files_created: named(&changes.created),
+        files_changed: named(&changes.changed),
+        files_deleted: changes.deleted.iter().map(text).collect(),
+        files_truncated: changes.truncated,
+    }
+    .serialize(serializer)
+}

@@ -1,0 +1,128 @@
+//! An agent's hands: it writes files and runs commands in one sandbox, and somebody may watch.
+//!
+//! Dropping it kills what it started: stopping a task is dropping its future.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandbox_core::{
+    JobId, SessionId,
+    exec::{Exec, Exit, Stream},
+};
+use sandbox_executor::protocol::{NewFile, Target};
+use tokio::sync::mpsc;
+
+use crate::sandboxes::{ClientError, JobEvent, SandboxesError, Session};
+
+/// Something to show while the work goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The work happens in this sandbox.
+    Sandbox(SessionId),
+    /// What is being done.
+    Step(String),
+    /// What a command printed.
+    Output {
+        /// Where to.
+        stream: Stream,
+        /// What.
+        data: Vec<u8>,
+    },
+}
+
+/// Why an agent could not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The sandbox did not do what was asked.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxesError),
+    /// A command that had to work did not.
+    #[error("the command `{command}` failed: {exit:?}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// How it ended.
+        exit: Exit,
+    },
+}
+
+impl From<ClientError> for WorkError {
+    fn from(error: ClientError) -> Self {
+        Self::Sandbox(error.into())
+    }
+}
+
+/// Works in one sandbox.
+pub(super) struct Worker<'a> {
+    session: Arc<Session>,
+    notes: Option<&'a mpsc::Sender<Note>>,
+    /// Started and not seen to end.
+    running: Mutex<Vec<JobId>>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(session: Arc<Session>, notes: Option<&'a mpsc::Sender<Note>>) -> Self {
+        Self { session, notes, running: Mutex::default() }
+    }
+
+    /// Tells whoever watches what is being done.
+    pub async fn say(&self, step: &str) {
+        self.note(Note::Step(step.to_owned())).await;
+    }
+
+    /// Tells whoever watches. A watcher that has gone away is not missed.
+    pub async fn note(&self, note: Note) {
+        if let Some(notes) = self.notes {
+            let _ = notes.send(note).await;
+        }
+    }
+
+    /// Writes a file.
+    pub async fn write(&self, path: &str, content: &[u8]) -> Result<(), WorkError> {
+        let mut writer = self.session.client().await?.write().await?;
+        writer.begin(&NewFile { path: path.into(), mode: None }).await?;
+        writer.data(content).await?;
+        Ok(writer.finish().await?)
+    }
+
+    /// Runs a command to its end; whoever watches sees its output.
+    pub async fn run(&self, exec: Exec) -> Result<Exit, WorkError> {
+        let mut following = self.session.start(exec).await?;
+        let job = following.job();
+        self.running().push(job);
+        loop {
+            match following.next().await? {
+                JobEvent::Output { stream, data, .. } => self.note(Note::Output { stream, data }).await,
+                JobEvent::Exited { exit, .. } => {
+                    self.running().retain(|running| *running != job);
+                    return Ok(exit);
+                }
+                JobEvent::Gap { .. } | JobEvent::Current => {}
+            }
+        }
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, Vec<JobId>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut *self.running());
+        if left.is_empty() {
+            return;
+        }
+        let session = self.session.clone();
+        let kill = async move {
+            let Ok(client) = session.client().await else { return };
+            for job in left {
+                if let Err(error) = client.signal(Target::Job(job), 9).await {
+                    tracing::debug!("{job} of {} could not be killed: {error}", session.id());
+                }
+            }
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(kill);
+        }
+    }
+}

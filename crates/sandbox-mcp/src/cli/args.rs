@@ -1,0 +1,233 @@
+//! What can be typed.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use sandbox_core::{Image, SessionId};
+
+use crate::{agent::Agent, config::Flags};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    it worked
+  1    it did not (the task failed, this machine cannot make sandboxes, …)
+  2    the command line makes no sense
+  124  a command or task ran out of time
+  125  `exec`: no sandbox, so the command did not run
+  126  `exec`: the command may not be run       127  `exec`: there is no such command
+  128+n  signal n ended the command             137  also: the memory limit ended it (a message says so)
+  `exec` otherwise ends with the command's own code.";
+
+const START: &str = "\
+Examples:
+  sandbox-mcp doctor                                  does it work on this machine?
+  sandbox-mcp exec -- python3 -c 'print(6 * 7)'       one command in a fresh sandbox
+  sandbox-mcp run \"summarise sales.csv\" --file sales.csv --out results
+  sandbox-mcp serve                                   for MCP clients, over standard streams";
+
+/// Safe computers for AI agents: isolated sandboxes on this machine, without a daemon and without root.
+#[derive(Debug, Parser)]
+#[command(name = "sandbox-mcp", version, after_help = START, after_long_help = format!("{START}\n\n{EXIT_CODES}"))]
+pub struct Cli {
+    /// What was asked for.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Settings everywhere.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Understood before and after every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Settings file [default: $XDG_CONFIG_HOME/sandbox-mcp/config.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// State folder, yours alone [default: $XDG_STATE_HOME/sandbox-mcp]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Answer in JSON on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl Global {
+    /// Those that are settings.
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), state: self.state.clone() }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve an MCP client over standard input and output
+    #[command(after_help = "\
+The client starts this by itself. For example, in Claude Desktop's settings:
+  {\"mcpServers\": {\"sandbox\": {\"command\": \"sandbox-mcp\", \"args\": [\"serve\"]}}}
+When standard input closes, sandboxes that are not persistent end.")]
+    Serve,
+    /// Let an agent work on a task in a sandbox, and take the results out
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp run \"make a chart of data.csv\" --file data.csv --out charts
+  sandbox-mcp run \"what is in these files?\" --file a.txt --file b.txt --level 1 --timeout 5m")]
+    Run(Run),
+    /// Run one command in a sandbox, as if it were here
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp exec -- bash                            a shell, with your terminal
+  cat in.json | sandbox-mcp exec -- jq .name          pipes work as usual
+  sandbox-mcp exec --policy full_isolation --timeout 10s -- ./untrusted
+  sandbox-mcp exec --session sandbox_local_4f2a… -- ls -l /workspace")]
+    Exec(Exec),
+    /// List your sandboxes
+    List,
+    /// Show what happened
+    Logs(Logs),
+    /// End sandboxes and remove everything in them
+    #[command(visible_alias = "remove")]
+    Rm(Rm),
+    /// Tell what works on this machine, what does not, and how to fix it
+    Doctor,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// What is to be done, in plain words
+    pub task: String,
+    /// A file that the task needs; may be given often
+    #[arg(long = "file", short, value_name = "FILE", num_args = 1..)]
+    pub files: Vec<PathBuf>,
+    /// Where results go; made if missing [default: a new folder in ./sandbox-output]
+    #[arg(long, short, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Replace files that are in DIR already
+    #[arg(long)]
+    pub force: bool,
+    /// Who works on it
+    #[arg(long, default_value = "mock")]
+    pub agent: Agent,
+    /// How much it may do by itself, 1 (no network) to 4 (root inside, needs an image) [default: 3]
+    #[arg(long, value_name = "1-4", value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub level: Option<u8>,
+    /// What the sandbox starts from: `host`, or the absolute path of a root file system
+    #[arg(long)]
+    pub image: Option<Image>,
+    /// Stop after this long: 90, 90s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub timeout: Option<Duration>,
+    /// Work in a sandbox that exists
+    #[arg(long, value_name = "ID", conflicts_with_all = ["image", "keep"])]
+    pub session: Option<SessionId>,
+    /// Keep the sandbox afterwards, until `rm`
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `exec`.
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// What the sandbox starts from: `host`, or the absolute path of a root file system
+    #[arg(long, conflicts_with = "session")]
+    pub image: Option<Image>,
+    /// What it may do: a preset such as yolo-1, yolo-3, full_isolation
+    #[arg(long, conflicts_with = "session")]
+    pub policy: Option<String>,
+    /// Run in a sandbox that exists
+    #[arg(long, value_name = "ID")]
+    pub session: Option<SessionId>,
+    /// A variable for the command; may be given often
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// Where the command starts [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<String>,
+    /// Stop it after this long: 90, 90s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub timeout: Option<Duration>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// `logs`.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// Of this sandbox only
+    pub session: Option<SessionId>,
+    /// Go on as things happen
+    #[arg(long, short)]
+    pub follow: bool,
+    /// At most so many
+    #[arg(long, short = 'n', default_value_t = 100, value_name = "COUNT")]
+    pub lines: u32,
+}
+
+/// `rm`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Rm {
+    /// These
+    pub sessions: Vec<SessionId>,
+    /// All of yours
+    #[arg(long)]
+    pub all: bool,
+    /// Those of yours that have ended
+    #[arg(long)]
+    pub mine_ended: bool,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("write seconds, or a number with s, m or h: 90, 5m, 1h".to_owned()),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 && number * seconds < 1e9 => Ok(Duration::from_secs_f64(number * seconds)),
+        _ => Err("write a time above zero: 90, 5m, 1h".to_owned()),
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    parts.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| "write NAME=VALUE".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_flags() {
+        let cli = Cli::try_parse_from(["sandbox-mcp", "exec", "--env", "A=b=c", "--", "ls", "-l", "--json"]).unwrap();
+        let Command::Exec(exec) = cli.command else { panic!("not exec") };
+        assert_eq!(exec.command, ["ls", "-l", "--json"]);
+        assert_eq!(exec.env, [("A".to_owned(), "b=c".to_owned())]);
+        assert!(!cli.global.json);
+    }
+
+    #[test]
+    fn times_are_written_as_people_do() {
+        assert_eq!(time("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(time("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "0", "-1", "5 parsecs", "m", "nan"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `exec` in a sandbox that exists, or with a terminal: everything goes through a relay, nothing of ours goes inside.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use sandbox_executor::protocol::{Failure, Reason};
+
+use super::{
+    Answer,
+    args::Exec,
+    exit,
+    relay::{self, Ended, Sink},
+    screen, single, terminal,
+};
+use crate::{
+    app::App,
+    config::Settings,
+    sandboxes::{ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, What},
+};
+
+pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
+    let app = if args.session.is_some() { App::reach(settings)? } else { App::make(settings)? };
+    let code = tokio::select! {
+        code = in_sandbox(&app, args, answer) => code,
+        signal = terminal::stop_asked() => Ok(128 + signal),
+    };
+    app.sandboxes.close().await;
+    code
+}
+
+async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8> {
+    let session = session(app, &args).await?;
+    let mut command = single::command(args)?;
+    let interactive = answer == Answer::Text && terminal::is_interactive();
+    // A person at a terminal ends a command when they want; only a limit that they asked for holds.
+    let limit = if interactive && command.timeout.is_none() { TimeLimit::None } else { TimeLimit::Policy };
+    if interactive {
+        command.terminal = Some(terminal::size());
+        command.env.entry("TERM".into()).or_insert_with(|| std::env::var("TERM").unwrap_or_else(|_| "xterm".into()));
+    }
+    let allowed = session.allowed(command.timeout);
+    if let Some(asked) = allowed.lowered_from {
+        screen::tell(&single::lowered(asked, allowed.timeout));
+    }
+    let attached = match session.start_attached(command, limit).await {
+        Ok(attached) => attached,
+        Err(SandboxesError::Executor(ClientError::Refused(failure))) => return Ok(refused(&failure)),
+        Err(error) => return Err(error.into()),
+    };
+    let (job, sink) = (attached.job(), Sink::new(answer));
+    let raw = if interactive { Some(terminal::Raw::enter()?) } else { None };
+    let ended = relay::relay(&session, attached, sink).await;
+    drop(raw);
+    match ended? {
+        Ended::Finished { exit, elapsed, captured } => {
+            session.record(What::Finished { job, exit, elapsed });
+            if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
+                screen::tell(&message);
+            }
+            if let Some(captured) = captured {
+                screen::say_json(&captured.told(exit, elapsed));
+            }
+            Ok(exit::code(exit))
+        }
+        Ended::NobodyReads => Ok(128 + 13),
+    }
+}
+
+async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
+    if let Some(id) = &args.session {
+        return Ok(app.sandboxes.find(&app.caller, id).await?);
+    }
+    let policy = match &args.policy {
+        Some(name) => app.settings.policy(name)?,
+        None => app.settings.default_policy.clone(),
+    };
+    let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());
+    let new = NewSandbox { image, policy, lifetime: Lifetime::Temporary, env: BTreeMap::new() };
+    Ok(app.sandboxes.create(&app.caller, new).await?)
+}
+
+/// A command that could not be started ends as shells have it.
+fn refused(failure: &Failure) -> u8 {
+    screen::tell(&screen::harmless(&failure.what));
+    match failure.reason {
+        Reason::NotFound => exit::NO_COMMAND,
+        Reason::Denied | Reason::WrongKind => exit::NOT_ALLOWED,
+        _ => exit::NO_SANDBOX,
+    }
+}

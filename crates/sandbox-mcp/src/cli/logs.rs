@@ -1,0 +1,82 @@
+//! `logs`: what happened, and with `--follow` what happens.
+
+use std::time::Duration;
+
+use sandbox_core::exec::Exit;
+
+use super::{
+    Answer,
+    args::Logs,
+    screen::{self, Look},
+    terminal::stop_asked,
+};
+use crate::{
+    app::App,
+    config::Settings,
+    sandboxes::{Event, Query, Recorded, What},
+};
+
+/// Other servers write the history too, so it is asked again and again.
+const PAUSE: Duration = Duration::from_millis(250);
+
+pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyhow::Result<u8> {
+    let app = App::reach(settings)?;
+    let mut query = Query { owner: app.caller.clone(), session: args.session, after: None, limit: args.lines };
+    let history = app.sandboxes.history();
+    let events = history.events(query.clone()).await?;
+    events.iter().for_each(|event| show(event, answer));
+    if !args.follow {
+        if events.is_empty() {
+            screen::tell("nothing has happened yet");
+        }
+        return Ok(0);
+    }
+    query.after = Some(events.last().map_or(0, |event| event.id));
+    query.limit = 1000;
+    let follow = async {
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            let events = history.events(query.clone()).await?;
+            events.iter().for_each(|event| show(event, answer));
+            query.after = events.last().map(|event| event.id).or(query.after);
+        }
+    };
+    tokio::select! {
+        stopped = follow => stopped,
+        _ = stop_asked() => Ok(0),
+    }
+}
+
+fn show(recorded: &Recorded, answer: Answer) {
+    match answer {
+        Answer::Json => screen::say_json(recorded),
+        Answer::Text => screen::say(&line(&recorded.event)),
+    }
+}
+
+fn line(event: &Event) -> String {
+    let when = screen::paint(&screen::date(event.at), Look::Dim);
+    format!("{when}  {}  {}", event.session_id, screen::harmless(&words(&event.what)))
+}
+
+fn words(what: &What) -> String {
+    match what {
+        What::Created { image, policy, took } => {
+            format!("created from {image} with policy {policy} in {:.1} ms", took.as_secs_f64() * 1000.0)
+        }
+        What::Adopted => "looked after again".to_owned(),
+        What::Started { job, command } => format!("{job} started: {command}"),
+        What::Finished { job, exit, elapsed } => {
+            let how = match exit {
+                Exit::Code(code) => format!("with code {code}"),
+                Exit::Signal(signal) => format!("by signal {signal}"),
+                Exit::Limit(control) => format!("by the {control} limit"),
+            };
+            format!("{job} ended {how} after {:.3} s", elapsed.as_secs_f64())
+        }
+        What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
+        What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
+        What::Ended { why } => format!("ended: {why}"),
+        What::Removed { why } => format!("removed: {why}"),
+    }
+}

@@ -1,0 +1,90 @@
+//! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
+
+mod args;
+mod doctor;
+mod exec;
+mod exit;
+mod list;
+mod logs;
+mod out;
+mod relay;
+mod rm;
+mod run;
+mod screen;
+mod serve;
+mod single;
+mod terminal;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+
+use crate::config::Settings;
+use args::{Cli, Command, Global};
+
+/// How long threads that wait for input are waited for at the end.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// Everything after the role was decided. Single-threaded until the runtime is built.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    let failed = if matches!(cli.command, Command::Exec(_)) { exit::NO_SANDBOX } else { exit::FAILED };
+    let code = match cli.command {
+        Command::Exec(exec) if single::fits(&exec, &cli.global) => single::run(exec, &cli.global),
+        command => with_runtime(command, &cli.global),
+    };
+    code.map_or_else(
+        |error| {
+            screen::tell_error(&error);
+            ExitCode::from(failed)
+        },
+        ExitCode::from,
+    )
+}
+
+fn with_runtime(command: Command, global: &Global) -> anyhow::Result<u8> {
+    let settings = Settings::load(&global.flags())?;
+    start_log(&settings);
+    let mut builder = match command {
+        Command::Serve => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder.enable_all().build()?;
+    let code = runtime.block_on(carry_out(command, settings, global));
+    runtime.shutdown_timeout(FAREWELL);
+    code
+}
+
+async fn carry_out(command: Command, settings: Settings, global: &Global) -> anyhow::Result<u8> {
+    let answer = if global.json { Answer::Json } else { Answer::Text };
+    match command {
+        Command::Serve => serve::serve(settings).await,
+        Command::Run(args) => run::run(settings, args, answer).await,
+        Command::Exec(args) => exec::exec(settings, args, answer).await,
+        Command::List => list::list(settings, answer).await,
+        Command::Logs(args) => logs::logs(settings, args, answer).await,
+        Command::Rm(args) => rm::rm(settings, args, answer).await,
+        Command::Doctor => doctor::doctor(settings, answer).await,
+    }
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Text,
+    Json,
+}
+
+fn start_log(settings: &Settings) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log).unwrap_or_else(|_| "warn".into());
+    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    if let Err(error) = started {
+        screen::tell(&format!("there is no log: {error}"));
+    }
+}

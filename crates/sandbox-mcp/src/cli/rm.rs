@@ -1,0 +1,50 @@
+//! `rm`: ends sandboxes, whichever server looks after them.
+
+use sandbox_core::SessionId;
+use serde_json::json;
+
+use super::{Answer, args::Rm, exit, screen};
+use crate::{
+    app::{self, App},
+    config::Settings,
+    sandboxes::State,
+};
+
+pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::Result<u8> {
+    let app = App::reach(settings)?;
+    let chosen: Vec<SessionId> = if args.all || args.mine_ended {
+        let mine = app.sandboxes.list(&app.caller).await.into_iter();
+        mine.filter(|summary| args.all || matches!(summary.state, State::Ended { .. }))
+            .map(|summary| summary.session_id)
+            .collect()
+    } else {
+        args.sessions
+    };
+    let mut failed = 0;
+    for id in &chosen {
+        let removed = app.sandboxes.remove(&app.caller, id).await;
+        failed += usize::from(removed.is_err());
+        match (answer, &removed) {
+            (Answer::Json, Ok(())) => screen::say_json(&json!({ "session_id": id, "status": "removed" })),
+            (Answer::Json, Err(error)) => {
+                screen::say_json(&json!({ "session_id": id, "status": "failed", "error": error.to_string() }));
+            }
+            (Answer::Text, Ok(())) => screen::say(&format!("removed {id}")),
+            (Answer::Text, Err(error)) => screen::tell(&error.to_string()),
+        }
+    }
+    if chosen.is_empty() {
+        screen::tell("there is nothing to remove");
+    }
+    app.sandboxes.close().await;
+    empty_trash(&app.settings);
+    Ok(if failed == 0 { 0 } else { exit::FAILED })
+}
+
+/// Files of other ids are left in the trash by an ordinary user; a launcher may delete them, and goes on by itself.
+fn empty_trash(settings: &Settings) {
+    let left = std::fs::read_dir(settings.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
+    if left && let Err(error) = app::backend(settings) {
+        screen::tell(&format!("some files wait in the trash of the state folder: {error:#}"));
+    }
+}

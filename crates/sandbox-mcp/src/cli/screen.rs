@@ -1,0 +1,129 @@
+//! What people see: results on standard output, messages on standard error, colours only on a terminal.
+//!
+//! Text from inside a sandbox is hostile: control characters never reach a terminal through here.
+
+use std::io::{IsTerminal, Write};
+
+use sandbox_core::SessionId;
+use serde::Serialize;
+
+/// A colour or weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Look {
+    Good,
+    Weak,
+    Bad,
+    Dim,
+    Bold,
+}
+
+/// Prints a line of a result. A reader that has gone away has had enough.
+pub fn say(line: &str) {
+    if writeln!(std::io::stdout().lock(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Prints a result as JSON, on one line.
+pub fn say_json(value: &impl Serialize) {
+    match serde_json::to_string(value) {
+        Ok(json) => say(&json),
+        Err(error) => tell(&format!("the answer cannot be written as JSON: {error}")),
+    }
+}
+
+/// A message for a person.
+pub fn tell(message: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "sandbox-mcp: {message}");
+}
+
+/// An error for a person, with all its causes.
+pub fn tell_error(error: &anyhow::Error) {
+    let red = paint_if(std::io::stderr().is_terminal(), "error:", Look::Bad);
+    let _ = writeln!(std::io::stderr().lock(), "{red} {error:#}");
+}
+
+/// In colour if standard output is a terminal.
+pub fn paint(text: &str, look: Look) -> String {
+    paint_if(std::io::stdout().is_terminal(), text, look)
+}
+
+/// In colour if this is a terminal and nobody said no (<https://no-color.org>).
+pub fn paint_if(terminal: bool, text: &str, look: Look) -> String {
+    if !terminal || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        return text.to_owned();
+    }
+    let code = match look {
+        Look::Good => "32",
+        Look::Weak => "33",
+        Look::Bad => "31",
+        Look::Dim => "2",
+        Look::Bold => "1",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Text from inside, safe for a terminal: control characters and those that reorder text become visible.
+pub fn harmless(text: &str) -> String {
+    let reorders = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        '\t' => "    ".to_owned(),
+        c if c.is_control() || reorders(c) => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+/// How long, in a few letters: `42s`, `5m`, `3h`, `2d`.
+pub fn short_time(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3600 => format!("{}m", seconds / 60),
+        seconds @ 3600..86_400 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// The end of an id, enough to tell sandboxes apart by eye.
+pub fn short_id(id: &SessionId) -> &str {
+    let text = id.as_str();
+    &text[text.len() - 24..text.len() - 16]
+}
+
+/// Milliseconds since 1970 as `2026-11-16 01:29:37` (UTC).
+pub fn date(milliseconds: u64) -> String {
+    let seconds = milliseconds / 1000;
+    let (year, month, day) = civil((seconds / 86_400) as i64);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+/// Days since 1970 as a date of the Gregorian calendar, counted in eras of 400 years that begin in March.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day_of_year - (153 * march_month + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right_around_leap_days() {
+        assert_eq!(date(0), "1970-01-01 00:00:00");
+        assert_eq!(date(951_782_400_000), "2000-02-29 00:00:00");
+        assert_eq!(date(1_794_792_577_000), "2026-11-16 01:29:37");
+    }
+
+    #[test]
+    fn escape_sequences_do_not_reach_a_terminal() {
+        assert_eq!(harmless("a\x1b[31mb\u{202e}c\td"), "a\\u{1b}[31mb\\u{202e}c    d");
+    }
+}

@@ -1,0 +1,98 @@
+//! `exec` in a fresh sandbox without a terminal: this process is its own launcher. No runtime, no database, no server:
+//! this path is measured in milliseconds.
+
+use std::{io, os::fd::AsFd};
+
+use rustix::fs::{FileType, fstat, major, minor};
+use sandbox_core::{SandboxSpec, SessionId, UserId, exec};
+
+use super::{
+    args::{Exec, Global},
+    exit, screen,
+};
+use crate::{
+    config::{self, Settings},
+    sandboxes::check_env,
+};
+
+/// Whether the command can have our own descriptors and nobody needs to stand between.
+///
+/// Only pipes and /dev/null are handed over. A terminal would let the command type for its user (TIOCSTI); a folder
+/// would lead out of the sandbox; and a file could be opened again through /proc/self/fd with more rights than it was
+/// given with. All those go through a relay.
+pub(super) fn fits(args: &Exec, global: &Global) -> bool {
+    let harmless = can_be_handed(io::stdin()) && can_be_handed(io::stdout()) && can_be_handed(io::stderr());
+    args.session.is_none() && !global.json && harmless
+}
+
+/// Runs it and answers with its exit code.
+pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
+    let settings = Settings::load(&global.flags())?;
+    config::prepare_state(&settings.state)?;
+    let spec = spec(&settings, &args)?;
+    let most = spec.policy.limits.run.min(settings.max_timeout);
+    let mut command = command(args)?;
+    if let Some(asked) = command.timeout.filter(|asked| *asked > most) {
+        screen::tell(&lowered(asked, most));
+    }
+    command.timeout = Some(command.timeout.unwrap_or(most).min(most));
+    let ended = sandbox_linux::run_single(&settings.state, &spec, command)?;
+    if let Some(message) = exit::message(ended, &spec.policy) {
+        screen::tell(&message);
+    }
+    Ok(exit::code(ended))
+}
+
+/// The command as it will be started.
+pub(super) fn command(args: Exec) -> anyhow::Result<exec::Exec> {
+    let mut command = exec::Exec::argv(args.command);
+    command.env = args.env.into_iter().collect();
+    check_env(&command.env)?;
+    command.cwd = args.cwd;
+    command.timeout = args.timeout;
+    command.stdin = exec::Stdin::Piped;
+    Ok(command)
+}
+
+/// What to say when less time is given than was asked for.
+pub(super) fn lowered(asked: std::time::Duration, most: std::time::Duration) -> String {
+    let (asked, most) = (asked.as_secs_f64(), most.as_secs_f64());
+    format!("the timeout of {asked} s is lowered to {most} s (max_timeout_seconds, or the policy's own)")
+}
+
+fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
+    let owner = UserId::local();
+    let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
+    let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
+    let policy = match &args.policy {
+        Some(name) => settings.policy(name)?,
+        None => settings.default_policy.clone(),
+    };
+    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })
+}
+
+fn can_be_handed(descriptor: impl AsFd) -> bool {
+    let Ok(found) = fstat(descriptor) else { return false };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Fifo => true,
+        FileType::CharacterDevice => (major(found.st_rdev), minor(found.st_rdev)) == (1, 3),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn only_pipes_and_the_null_device_are_handed_over() {
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(can_be_handed(&reader) && can_be_handed(&writer));
+        assert!(can_be_handed(File::open("/dev/null").unwrap()));
+        for other in ["/", "/etc/passwd", "/dev/zero"] {
+            assert!(!can_be_handed(File::open(other).unwrap()), "{other}");
+        }
+    }
+}

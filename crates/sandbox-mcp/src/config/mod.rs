@@ -1,0 +1,125 @@
+//! What the operator wants. Two steps: [`typed`] holds what was said and where; [`Settings`] is what it means.
+//!
+//! One TOML file, overridden by the environment, then by flags. Nothing here makes a sandbox.
+
+mod keys;
+mod paths;
+mod settings;
+mod state;
+mod typed;
+
+pub use keys::{KEYS, Key};
+pub use paths::config_file;
+pub use settings::{Settings, nearest};
+pub use state::prepare as prepare_state;
+pub use typed::{Flags, Source, Typed};
+
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+/// The operator said something that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Nobody knows this key.
+    #[error("{source_} has an unknown setting `{key}`{hint}. Known settings: {known}", hint = did_you_mean(nearest))]
+    UnknownKey {
+        /// Where it was said.
+        source_: Source,
+        /// The key as typed.
+        key: String,
+        /// The known key that it is most like.
+        nearest: Option<&'static str>,
+        /// All known keys.
+        known: String,
+    },
+    /// The key is known, but not with such a value.
+    #[error("{source_}: `{key}` is {value}, but must be {expected}")]
+    BadValue {
+        /// Where it was said.
+        source_: Source,
+        /// The key.
+        key: &'static str,
+        /// The value as typed.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// No policy has this name.
+    #[error("there is no policy `{name}`{hint}. Policies: {known}", hint = did_you_mean(nearest))]
+    UnknownPolicy {
+        /// The name as typed.
+        name: String,
+        /// The known one that it is most like.
+        nearest: Option<&'static str>,
+        /// All names.
+        known: String,
+    },
+    /// The file is not TOML.
+    #[error("{file} cannot be understood: {why}. Correct it, or try another with --config")]
+    NotToml {
+        /// Which file.
+        file: PathBuf,
+        /// What the parser said.
+        why: String,
+    },
+    /// The file cannot be read.
+    #[error("{file} cannot be read: {source}. Check the path after --config, and who may read it")]
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// There is no way to know where things belong.
+    #[error("neither {variable} nor HOME is set: set one of them, or name the {what} with {flag}")]
+    NoHome {
+        /// What would have been looked at first.
+        variable: &'static str,
+        /// What has no place.
+        what: &'static str,
+        /// How to say it.
+        flag: &'static str,
+    },
+    /// The state folder cannot be trusted or used.
+    #[error("the state folder {folder} cannot be used: {why}. {fix}")]
+    State {
+        /// Which folder.
+        folder: PathBuf,
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        fix: String,
+    },
+}
+
+impl Settings {
+    /// From the file, the environment and the flags, in this order.
+    pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
+        let mut typed = Typed::default();
+        match &flags.config {
+            Some(file) => typed.add_file(file, &read(file)?)?,
+            None => {
+                if let Some(file) = config_file() {
+                    match read(&file) {
+                        // Only a file that was named must be there.
+                        Err(ConfigError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+                        text => typed.add_file(&file, &text?)?,
+                    }
+                }
+            }
+        }
+        typed.add_environment(std::env::vars_os())?;
+        typed.add_flags(flags)?;
+        Self::from_typed(typed)
+    }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })
+}
+
+fn did_you_mean(nearest: &Option<&'static str>) -> String {
+    nearest.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
+}

@@ -1,0 +1,188 @@
+//! What was said, checked, and turned into what it means. Later code never sees a raw string.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use sandbox_core::{Bytes, Control, Image, Policy, policy::PRESETS};
+use serde::{Deserialize, de::IntoDeserializer};
+
+use super::{
+    ConfigError, paths,
+    typed::{Said, Typed},
+};
+
+/// What the operator wants.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where sandboxes and their history live.
+    pub state: PathBuf,
+    /// Unused sandboxes end after so long; never, if not said.
+    pub idle: Option<Duration>,
+    /// No command may run longer.
+    pub max_timeout: Duration,
+    /// The policy when none is asked for.
+    pub default_policy: Policy,
+    /// The image when none is asked for.
+    pub default_image: Image,
+    /// Refuse limits that would only be watched.
+    pub strict: bool,
+    /// Limits that may go unheld.
+    pub allow_unenforced: BTreeSet<Control>,
+    /// Sandboxes of one user.
+    pub max_sandboxes_per_user: usize,
+    /// Sandboxes in all.
+    pub max_sandboxes: usize,
+    /// Memory that must stay free for a new sandbox.
+    pub memory_floor: Bytes,
+    /// What is logged to standard error.
+    pub log: String,
+}
+
+impl Settings {
+    /// What the words mean.
+    pub fn from_typed(mut typed: Typed) -> Result<Self, ConfigError> {
+        let state = match typed.take("state_folder", "the absolute path of a folder", absolute)? {
+            Some(folder) => folder,
+            None => paths::state_folder()?,
+        };
+        let idle = typed.take("auto_cleanup_minutes", "a number of minutes, or 0 for never", minutes)?;
+        let max_timeout = typed.take("max_timeout_seconds", "a number of seconds from 1 to 604800", timeout)?;
+        let policy_said = typed.take("default_policy", "the name of a policy", text)?;
+        let image = typed
+            .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
+        let mut settings = Self {
+            state,
+            idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
+            max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
+            default_policy: Policy::default(),
+            default_image: image.unwrap_or(Image::Host),
+            strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
+            allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
+            max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
+            memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
+            log: typed.take("log", "a level: error, warn, info, debug", text)?.unwrap_or_else(|| "warn".to_owned()),
+        };
+        settings.default_policy =
+            settings.policy(policy_said.as_deref().unwrap_or(sandbox_core::policy::DEFAULT_PRESET))?;
+        Ok(settings)
+    }
+
+    /// The preset of this name, as the operator's settings bound it.
+    pub fn policy(&self, name: &str) -> Result<Policy, ConfigError> {
+        let Some(mut policy) = Policy::preset(name) else {
+            let shown = name.chars().take(60).collect();
+            return Err(ConfigError::UnknownPolicy {
+                nearest: nearest(name, PRESETS),
+                name: shown,
+                known: PRESETS.join(", "),
+            });
+        };
+        // The usual run time of a preset means "as long as the operator lets anything run"; a shorter one is a limit.
+        policy.limits.run = match policy.limits.run {
+            usual if usual == Policy::default().limits.run => self.max_timeout,
+            shorter => shorter.min(self.max_timeout),
+        };
+        self.bound(&mut policy);
+        Ok(policy)
+    }
+
+    /// What the operator asks of every policy.
+    pub fn bound(&self, policy: &mut Policy) {
+        policy.strict |= self.strict;
+        policy.allow_unenforced.extend(&self.allow_unenforced);
+    }
+}
+
+/// The candidate that is most like what was typed, if any is like it at all.
+pub fn nearest<const N: usize>(typed: &str, candidates: [&'static str; N]) -> Option<&'static str> {
+    let typed: String = typed.to_lowercase().chars().take(60).collect();
+    let likeness = |candidate: &str| strsim::jaro_winkler(&typed, &candidate.to_lowercase());
+    let best = candidates.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.7).then_some(best)
+}
+
+const COUNT: &str = "a whole number from 1 to 1000000";
+const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
+                        system_calls, executor_identity";
+
+impl Typed {
+    fn take<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        meaning: impl FnOnce(&toml::Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(Said { source, value }) = self.0.remove(key) else { return Ok(None) };
+        match meaning(&value) {
+            Some(meaning) => Ok(Some(meaning)),
+            None => {
+                let value = value.to_string().chars().take(80).collect();
+                Err(ConfigError::BadValue { source_: source, key, value, expected: expected.to_owned() })
+            }
+        }
+    }
+}
+
+fn text(said: &toml::Value) -> Option<String> {
+    said.as_str().map(str::to_owned)
+}
+
+fn absolute(said: &toml::Value) -> Option<PathBuf> {
+    said.as_str().filter(|path| path.starts_with('/') && !path.contains('\0')).map(PathBuf::from)
+}
+
+fn number(said: &toml::Value) -> Option<f64> {
+    match said {
+        toml::Value::Integer(number) => Some(*number as f64),
+        toml::Value::Float(number) => Some(*number),
+        toml::Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn minutes(said: &toml::Value) -> Option<Option<Duration>> {
+    let minutes = number(said).filter(|minutes| (0.0..=5_256_000.0).contains(minutes))?;
+    Some((minutes > 0.0).then(|| Duration::from_secs_f64(minutes * 60.0)))
+}
+
+fn timeout(said: &toml::Value) -> Option<Duration> {
+    number(said).filter(|seconds| (1.0..=604_800.0).contains(seconds)).map(Duration::from_secs_f64)
+}
+
+fn count(said: &toml::Value) -> Option<usize> {
+    number(said).filter(|count| count.fract() == 0.0 && (1.0..=1e6).contains(count)).map(|count| count as usize)
+}
+
+fn truth(said: &toml::Value) -> Option<bool> {
+    match said {
+        toml::Value::Boolean(truth) => Some(*truth),
+        toml::Value::String(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Some(true),
+            "false" | "0" | "no" | "off" => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn size(said: &toml::Value) -> Option<Bytes> {
+    match said {
+        toml::Value::Integer(number) => u64::try_from(*number).ok().map(Bytes),
+        toml::Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
+    let names: Vec<&str> = match said {
+        toml::Value::Array(names) => names.iter().map(toml::Value::as_str).collect::<Option<_>>()?,
+        toml::Value::String(text) => text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
+        _ => return None,
+    };
+    names.into_iter().map(control).collect()
+}
+
+fn control(name: &str) -> Option<Control> {
+    let deserializer: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = name.into_deserializer();
+    Control::deserialize(deserializer).ok()
+}

@@ -1,0 +1,86 @@
+//! Looking after sandboxes: noticing when one ends, and cleaning up those that nobody uses.
+
+use std::{
+    sync::{Arc, PoisonError, Weak},
+    time::Duration,
+};
+
+use super::{Inner, Sandboxes, SandboxesError, Session, What, folders};
+
+/// Between the end of a sandbox that another server removes, and the end of its folder.
+const REMOVAL: Duration = Duration::from_millis(300);
+
+/// Notes the end of a sandbox that ends by itself. Its files stay until clean-up.
+pub(super) fn watch_end(sandboxes: &Sandboxes, session: &Arc<Session>) {
+    let (centre, watched) = (Arc::downgrade(&sandboxes.0), session.clone());
+    let watcher = tokio::spawn(async move {
+        let why = watched.sandbox().ended().await;
+        watched.mark_ended(&why);
+        // Whoever removes it ends it first, and its folder after that.
+        tokio::time::sleep(REMOVAL).await;
+        let Some(inner) = centre.upgrade() else { return };
+        if inner.folders.exists(watched.id()) {
+            watched.record(What::Ended { why });
+        } else {
+            // Another server removed it, and has said so. What only its backend knows of (a cgroup) is left to do.
+            let _ = watched.sandbox().destroy().await;
+            Sandboxes(inner).forget(watched.id());
+        }
+    });
+    *session.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher.abort_handle());
+}
+
+/// Ends sandboxes that nobody has used for as long as the operator allows. Persistent ones never.
+pub(super) fn clean_up_when_idle(sandboxes: &Sandboxes) {
+    let Some(limit) = sandboxes.settings().idle else { return };
+    let centre: Weak<Inner> = Arc::downgrade(&sandboxes.0);
+    let pause = (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(60));
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(pause).await;
+            let Some(inner) = centre.upgrade() else { return };
+            let sandboxes = Sandboxes(inner);
+            sandboxes.clean_up(limit).await;
+        }
+    });
+}
+
+impl Sandboxes {
+    /// Removes what was idle for longer than the limit: ours, and what nobody looks after any more.
+    async fn clean_up(&self, limit: Duration) {
+        for session in self.ours() {
+            if session.facts().spec.persistent || session.idle() < limit {
+                continue;
+            }
+            if session.running_jobs().await > 0 {
+                session.touch();
+            } else {
+                self.report(&session, self.end(&session, "nobody used it").await);
+            }
+        }
+        self.forget_removed();
+        for id in self.0.folders.ids() {
+            let folder = self.0.folders.folder(&id);
+            if folders::idle(&folder) < limit || folders::is_attended(&folder) {
+                continue;
+            }
+            let temporary = self.0.folders.facts(&id).is_some_and(|facts| !facts.spec.persistent);
+            if temporary && let Ok(session) = self.reach(&id) {
+                self.report(&session, self.end(&session, "nobody used it, and its server is gone").await);
+            }
+        }
+    }
+
+    /// Those of other servers that are no longer there.
+    fn forget_removed(&self) {
+        let mut visited = self.0.visited.write().unwrap_or_else(PoisonError::into_inner);
+        visited.retain(|id, _| self.0.folders.exists(id));
+    }
+
+    fn report(&self, session: &Session, ended: Result<(), SandboxesError>) {
+        match ended {
+            Ok(()) => tracing::info!("{} was cleaned up: nobody used it", session.id()),
+            Err(error) => tracing::warn!("{} could not be cleaned up: {error}", session.id()),
+        }
+    }
+}

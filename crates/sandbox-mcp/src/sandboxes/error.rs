@@ -1,0 +1,85 @@
+//! What can go wrong with a sandbox, as a caller sees it. Every message says what to do next.
+
+use sandbox_core::{Bytes, InvalidId, SessionId};
+
+use super::ClientError;
+
+/// Something that was asked of the centre did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxesError {
+    /// The id names no sandbox of this caller. Never answered with a new one.
+    #[error(
+        "there is no sandbox {0}: it was cleaned up, never existed, or belongs to somebody else. \
+         Create a new one, or list those that exist"
+    )]
+    NotFound(SessionId),
+    /// What was given as an id is none.
+    #[error("{0}")]
+    InvalidId(#[from] InvalidId),
+    /// The caller has as many sandboxes as it may.
+    #[error(
+        "you have {count} sandboxes and may have {limit}. End one that is no longer needed (cleanup_session, \
+         `sandbox-mcp rm SESSION`), or raise max_sandboxes_per_user"
+    )]
+    UserQuota {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The machine has as many sandboxes as it may.
+    #[error(
+        "there are {count} sandboxes on this machine and there may be {limit}. End some (`sandbox-mcp list`, \
+         `sandbox-mcp rm`), or raise max_sandboxes"
+    )]
+    TotalQuota {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The machine has too little memory left.
+    #[error(
+        "this machine has only {available} of memory left, and {floor} must stay free. End a sandbox that is no longer \
+         needed, stop other programs, or lower memory_floor"
+    )]
+    MemoryFloor {
+        /// What is left.
+        available: Bytes,
+        /// What must stay.
+        floor: Bytes,
+    },
+    /// This program was opened only to look, not to make sandboxes.
+    #[error("no sandbox can be made here: this command only reaches those that exist")]
+    NoBackend,
+    /// The backend said no.
+    #[error(transparent)]
+    Backend(#[from] sandbox_core::Error),
+    /// The executor in the sandbox said no, or could not be reached.
+    #[error(transparent)]
+    Executor(#[from] ClientError),
+    /// The file system said no.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// Its answer.
+        source: std::io::Error,
+    },
+    /// The history could not be read.
+    #[error("the history in {file} cannot be read: {source}. If it is damaged, move it away: a new one is started")]
+    History {
+        /// The database.
+        file: std::path::PathBuf,
+        /// Its answer.
+        source: rusqlite::Error,
+    },
+}
+
+impl SandboxesError {
+    /// An I/O error with what was being done.
+    pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}

@@ -1,0 +1,85 @@
+//! What happened. Events feed progress, the log and the history; nobody is called back.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sandbox_core::{JobId, SessionId, UserId, exec::Exit};
+use serde::{Deserialize, Serialize};
+
+/// Something that happened to a sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// To which sandbox.
+    pub session_id: SessionId,
+    /// Whose it is.
+    pub owner: UserId,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+impl Event {
+    /// It happened just now.
+    pub fn now(session_id: &SessionId, owner: &UserId, what: What) -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        Self { at, session_id: session_id.clone(), owner: owner.clone(), what }
+    }
+}
+
+/// The kinds of events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// The sandbox was made.
+    Created {
+        /// From which image.
+        image: String,
+        /// With which policy.
+        policy: String,
+        /// How long that took.
+        took: Duration,
+    },
+    /// It was found alive after an earlier server was gone, and is looked after again.
+    Adopted,
+    /// A command was started.
+    Started {
+        /// Its job.
+        job: JobId,
+        /// The command, shortened.
+        command: String,
+    },
+    /// A command ended.
+    Finished {
+        /// Its job.
+        job: JobId,
+        /// How.
+        exit: Exit,
+        /// After how long.
+        elapsed: Duration,
+    },
+    /// An agent began to work on a task.
+    TaskStarted {
+        /// Which agent.
+        agent: String,
+        /// The task, shortened.
+        task: String,
+    },
+    /// The work on a task is over.
+    TaskFinished {
+        /// `completed`, `failed`, `timeout` or `cancelled`.
+        status: String,
+        /// After how long.
+        elapsed: Duration,
+    },
+    /// The sandbox ended by itself, or a limit ended it. Its files are kept until clean-up.
+    Ended {
+        /// Why.
+        why: String,
+    },
+    /// The sandbox and everything in it was removed.
+    Removed {
+        /// Why.
+        why: String,
+    },
+}

@@ -1,0 +1,90 @@
+//! A started command whose end goes into the journal, also when nobody follows it to the end.
+
+use std::time::Duration;
+
+use sandbox_core::{JobId, SessionId, UserId};
+
+use super::{Client, ClientError, Follow, JobEvent, Journal, What};
+
+/// One job's output, as [`Follow`] hands it out. Dropping it does not touch the job.
+pub struct Following {
+    follow: Follow,
+    /// Taken when the end has been recorded.
+    watch: Option<Watch>,
+    timeout: Allowed,
+}
+
+/// How long a command may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// So long.
+    pub timeout: Duration,
+    /// What was asked for, where that was more.
+    pub lowered_from: Option<Duration>,
+}
+
+/// What is needed to record the end of a job.
+pub(super) struct Watch {
+    pub client: Client,
+    pub journal: Journal,
+    pub id: SessionId,
+    pub owner: UserId,
+    pub job: JobId,
+}
+
+impl Following {
+    pub(super) fn new(follow: Follow, watch: Watch, timeout: Allowed) -> Self {
+        Self { follow, watch: Some(watch), timeout }
+    }
+
+    /// Which job.
+    pub fn job(&self) -> JobId {
+        self.follow.job()
+    }
+
+    /// How long it may run.
+    pub fn allowed(&self) -> Allowed {
+        self.timeout
+    }
+
+    /// The next event; an error after the last. Cancel-safe.
+    pub async fn next(&mut self) -> Result<JobEvent, ClientError> {
+        let event = self.follow.next().await?;
+        if let JobEvent::Exited { exit, elapsed } = &event
+            && let Some(watch) = self.watch.take()
+        {
+            watch.finished(*exit, *elapsed);
+        }
+        Ok(event)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(watch.until_end());
+        }
+    }
+}
+
+impl Watch {
+    fn finished(&self, exit: sandbox_core::exec::Exit, elapsed: Duration) {
+        self.journal.record(&self.id, &self.owner, What::Finished { job: self.job, exit, elapsed });
+    }
+
+    /// Asks now and then instead of following: the output may be gigabytes that nobody wants.
+    async fn until_end(self) {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+            let Ok(jobs) = self.client.jobs().await else { return };
+            let Some(job) = jobs.into_iter().find(|job| job.id == self.job) else { return };
+            if let Some(exit) = job.exit {
+                return self.finished(exit, job.elapsed);
+            }
+        }
+    }
+}

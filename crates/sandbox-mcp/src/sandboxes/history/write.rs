@@ -1,0 +1,100 @@
+//! The background thread that writes the history.
+
+use std::{path::Path, sync::mpsc::Receiver, time::Duration};
+
+use rusqlite::{Connection, params};
+
+use super::Entry;
+
+/// Entries of each kind that are kept.
+const KEPT: u32 = 100_000;
+
+const SCHEMA: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = NORMAL;
+    CREATE TABLE IF NOT EXISTS events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, session TEXT NOT NULL, owner TEXT NOT NULL,
+        kind TEXT NOT NULL, event TEXT NOT NULL);
+    CREATE INDEX IF NOT EXISTS events_of_session ON events (session, id);
+    CREATE TABLE IF NOT EXISTS tasks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, session TEXT NOT NULL, owner TEXT NOT NULL,
+        agent TEXT NOT NULL, task TEXT NOT NULL, status TEXT NOT NULL, seconds REAL NOT NULL, error TEXT);";
+
+/// The background thread. A history that cannot be written is missed, but stops nobody.
+pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
+    let mut database = match open_for_writing(file) {
+        Ok(database) => Some(database),
+        Err(error) => {
+            tracing::warn!("no history is kept: {} cannot be opened: {error}", file.display());
+            None
+        }
+    };
+    while let Ok(first) = entries.recv() {
+        let mut flushes = Vec::new();
+        let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(256);
+        let batch: Vec<Entry> = batch.collect();
+        if let Some(database) = &mut database
+            && let Err(error) = write(database, &batch)
+        {
+            tracing::warn!("the history in {} misses something: {error}", file.display());
+        }
+        flushes.extend(batch.into_iter().filter_map(|entry| match entry {
+            Entry::Flush(done) => Some(done),
+            _ => None,
+        }));
+        for done in flushes {
+            let _ = done.send(());
+        }
+    }
+}
+
+fn open_for_writing(file: &Path) -> rusqlite::Result<Connection> {
+    let database = Connection::open(file)?;
+    database.busy_timeout(Duration::from_secs(5))?;
+    database.execute_batch(SCHEMA)?;
+    for table in ["events", "tasks"] {
+        let sql = format!("DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {KEPT}");
+        database.execute(&sql, [])?;
+    }
+    Ok(database)
+}
+
+fn write(database: &mut Connection, batch: &[Entry]) -> rusqlite::Result<()> {
+    let transaction = database.transaction()?;
+    for entry in batch {
+        match entry {
+            Entry::Event(event) => {
+                let json = serde_json::to_value(event.as_ref()).unwrap_or_default();
+                let kind = json.get("event").and_then(serde_json::Value::as_str).unwrap_or_default();
+                transaction
+                    .prepare_cached("INSERT INTO events (at, session, owner, kind, event) VALUES (?1, ?2, ?3, ?4, ?5)")?
+                    .execute(params![
+                        event.at as i64,
+                        event.session_id.as_str(),
+                        event.owner.as_str(),
+                        kind,
+                        json.to_string()
+                    ])?;
+            }
+            Entry::Task(task) => {
+                transaction
+                    .prepare_cached(
+                        "INSERT INTO tasks (at, session, owner, agent, task, status, seconds, error)
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    )?
+                    .execute(params![
+                        task.at as i64,
+                        task.session_id.as_str(),
+                        task.owner.as_str(),
+                        task.agent,
+                        task.task,
+                        task.status,
+                        task.seconds,
+                        task.error
+                    ])?;
+            }
+            Entry::Flush(_) => {}
+        }
+    }
+    transaction.commit()
+}

@@ -1,0 +1,321 @@
+//! The centre: owners, quotas, lifetimes, jobs, events.
+//!
+//! A sandbox is a folder in the state folder. Several servers of one user work side by side: any of them reaches a
+//! sandbox through its folder, and the one that made it (or adopted it after a crash) looks after it. The folder is the
+//! truth about what exists; the history only remembers.
+
+mod care;
+mod changes;
+mod error;
+mod event;
+mod folders;
+mod following;
+mod history;
+mod journal;
+mod new;
+mod pending;
+mod quota;
+mod recovery;
+mod remains;
+mod session;
+mod status;
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+pub use changes::{ChangedFile, Changes, Snapshot};
+pub use error::SandboxesError;
+pub use event::{Event, What};
+pub use following::{Allowed, Following};
+pub use history::{History, Query, Recorded, TaskRecord};
+pub use journal::Journal;
+pub use new::{Lifetime, NewSandbox, check_env};
+pub use quota::available_memory;
+pub use recovery::RecoveryReport;
+pub use sandbox_executor::{
+    client::{Client, ClientError, Follow, InputEnd, JobEvent, Until},
+    transfer::{FileReader, FileWriter, Piece},
+};
+pub use session::{Care, Session, TimeLimit};
+pub use status::{State, Status, Summary};
+
+use folders::Folders;
+use quota::Quota;
+use remains::Remains;
+use sandbox_core::{Backend, Sandbox, SandboxSpec, SessionId, UserId};
+
+use crate::config::Settings;
+
+/// Reaches a sandbox of another server through its folder.
+pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
+
+/// All sandboxes that this server can reach. Clones are the same centre.
+#[derive(Clone)]
+pub struct Sandboxes(Arc<Inner>);
+
+struct Inner {
+    settings: Arc<Settings>,
+    backend: Option<Arc<dyn Backend>>,
+    attach: Attach,
+    folders: Folders,
+    quota: Quota,
+    journal: Journal,
+    /// Those that this server looks after.
+    ours: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// Those of other servers that were reached from here.
+    visited: RwLock<HashMap<SessionId, Arc<Session>>>,
+    recovery: RecoveryReport,
+    closing: AtomicBool,
+}
+
+impl Sandboxes {
+    /// A server: adopts what an earlier one left, and cleans up what nobody uses.
+    pub async fn open(
+        settings: Arc<Settings>,
+        backend: Arc<dyn Backend>,
+        attach: Attach,
+    ) -> Result<Self, SandboxesError> {
+        let recovered = backend.recover().await;
+        let mut inner = Inner::new(settings, Some(backend), attach)?;
+        let mut alive = Vec::new();
+        match recovered {
+            Err(error) => inner.recovery.failed = Some(error.to_string()),
+            Ok(recovered) => {
+                inner.recovery.ended = recovered.ended;
+                inner.recovery.removed = recovered.removed;
+                inner.recovery.adopted = recovered.alive.iter().map(|found| found.facts().spec.id.clone()).collect();
+                alive = recovered.alive;
+            }
+        }
+        let sandboxes = Self(Arc::new(inner));
+        for sandbox in alive {
+            sandboxes.look_after(sandbox).record(What::Adopted);
+        }
+        care::clean_up_when_idle(&sandboxes);
+        Ok(sandboxes)
+    }
+
+    /// A short visit that makes at most its own sandboxes and leaves what others left to a server.
+    pub fn visit(
+        settings: Arc<Settings>,
+        backend: Option<Arc<dyn Backend>>,
+        attach: Attach,
+    ) -> Result<Self, SandboxesError> {
+        Ok(Self(Arc::new(Inner::new(settings, backend, attach)?)))
+    }
+
+    /// Makes a sandbox for the caller.
+    pub async fn create(&self, caller: &UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+        new.check()?;
+        let (centre, caller) = (self.clone(), caller.clone());
+        let (done, made) = tokio::sync::oneshot::channel();
+        // A task of its own: a caller that goes away in the middle must not leave half a sandbox, nor a whole one.
+        tokio::spawn(async move {
+            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new).await) {
+                let _ = centre.end(&unwanted, "whoever asked for it went away").await;
+            }
+        });
+        let stopped = |error| SandboxesError::io("making the sandbox stopped half-way")(std::io::Error::other(error));
+        made.await.unwrap_or_else(|error| Err(stopped(error)))
+    }
+
+    /// A sandbox of the caller: ours, or one of another server of this user.
+    pub async fn find(&self, caller: &UserId, id: &SessionId) -> Result<Arc<Session>, SandboxesError> {
+        let inner = &self.0;
+        let known = |map: &RwLock<HashMap<SessionId, Arc<Session>>>| {
+            map.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        };
+        let session = match known(&inner.ours) {
+            Some(session) if session.is_ended() && !inner.folders.exists(id) => {
+                // Another server removed it.
+                self.end(&session, "another server removed it").await?;
+                return Err(SandboxesError::NotFound(id.clone()));
+            }
+            Some(session) => session,
+            None if !inner.folders.exists(id) => {
+                inner.visited.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+                return Err(SandboxesError::NotFound(id.clone()));
+            }
+            None => match known(&inner.visited) {
+                Some(session) => session,
+                None => self.reach(id)?,
+            },
+        };
+        if session.owner() == caller { Ok(session) } else { Err(SandboxesError::NotFound(id.clone())) }
+    }
+
+    /// All sandboxes of the caller, oldest first.
+    pub async fn list(&self, caller: &UserId) -> Vec<Summary> {
+        let inner = &self.0;
+        let ours: HashMap<_, _> = inner.ours.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let summary = |id: SessionId| match ours.get(&id) {
+            Some(session) => Some(session.summary()),
+            None => {
+                let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
+                let state = match folders::is_attended(&folder) {
+                    true => State::Running,
+                    false => match (inner.attach)(&folder) {
+                        Err(sandbox_core::Error::Ended { why, .. }) => State::Ended { why },
+                        _ => State::Unattended,
+                    },
+                };
+                Some(session::summary(&facts, &folder, state, &inner.settings))
+            }
+        };
+        let mut list: Vec<Summary> = inner.folders.ids().into_iter().filter_map(summary).collect();
+        list.retain(|summary| summary.owner == *caller);
+        list.sort_by(|a, b| b.age.cmp(&a.age).then_with(|| a.session_id.cmp(&b.session_id)));
+        list
+    }
+
+    /// Ends a sandbox and removes everything in it. Doing so twice is fine; an id that never was is not.
+    pub async fn remove(&self, caller: &UserId, id: &SessionId) -> Result<(), SandboxesError> {
+        match self.find(caller, id).await {
+            Ok(session) => self.end(&session, "it was asked for").await,
+            Err(SandboxesError::NotFound(_)) if self.history().was_removed(caller.clone(), id.clone()).await => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends this server's sandboxes, persistent ones left out, and writes down the rest of the history.
+    pub async fn close(&self) {
+        self.0.closing.store(true, Ordering::Release);
+        let ours: Vec<_> = self.ours().into_iter().filter(|session| !session.facts().spec.persistent).collect();
+        let ends = ours.iter().map(|session| self.end(session, "its server closed"));
+        for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
+            if let Err(error) = ended {
+                tracing::warn!("{} could not be removed: {error}", session.id());
+            }
+        }
+        let history = self.history().clone();
+        let _ = tokio::task::spawn_blocking(move || history.flush()).await;
+    }
+
+    /// Events and tasks of the past.
+    pub fn history(&self) -> &History {
+        self.0.journal.history()
+    }
+
+    /// Events from now on.
+    pub fn journal(&self) -> &Journal {
+        &self.0.journal
+    }
+
+    /// What was found at start.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.0.recovery
+    }
+
+    /// What the operator wants.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.0.settings
+    }
+
+    async fn make(&self, owner: UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+        let began = Instant::now();
+        let inner = &self.0;
+        let backend = inner.backend.as_ref().ok_or(SandboxesError::NoBackend)?;
+        let no_chance = |error| std::io::Error::other(format!("{error}"));
+        let id =
+            SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
+        let room = inner.quota.reserve(&owner, &id)?;
+        let NewSandbox { image, mut policy, lifetime, env } = new;
+        inner.settings.bound(&mut policy);
+        let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        let session = self.look_after(backend.create(&spec).await?);
+        drop(room);
+        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
+        session.record(What::Created { image, policy, took: began.elapsed() });
+        if inner.closing.load(Ordering::Acquire) && !spec.persistent {
+            self.end(&session, "its server closed").await?;
+            return Err(SandboxesError::NotFound(spec.id));
+        }
+        Ok(session)
+    }
+
+    /// From now on this server sees to it that the sandbox ends.
+    fn look_after(&self, sandbox: Arc<dyn Sandbox>) -> Arc<Session> {
+        let session = Arc::new(self.session(sandbox, Care::Ours));
+        let mut ours = self.0.ours.write().unwrap_or_else(PoisonError::into_inner);
+        ours.insert(session.id().clone(), session.clone());
+        drop(ours);
+        care::watch_end(self, &session);
+        session
+    }
+
+    fn reach(&self, id: &SessionId) -> Result<Arc<Session>, SandboxesError> {
+        let attached = (self.0.attach)(&self.0.folders.folder(id));
+        let (sandbox, ended): (Arc<dyn Sandbox>, _) = match (attached, self.0.folders.facts(id)) {
+            (Ok(sandbox), _) => (sandbox, None),
+            (Err(sandbox_core::Error::Ended { why, .. }), Some(facts)) => {
+                (Arc::new(Remains::new(facts, why.clone())), Some(why))
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        let session = Arc::new(self.session(sandbox, Care::Anothers));
+        if let Some(why) = ended {
+            session.mark_ended(&why);
+        }
+        let mut visited = self.0.visited.write().unwrap_or_else(PoisonError::into_inner);
+        visited.insert(id.clone(), session.clone());
+        Ok(session)
+    }
+
+    fn session(&self, sandbox: Arc<dyn Sandbox>, care: Care) -> Session {
+        let folder = self.0.folders.folder(&sandbox.facts().spec.id);
+        Session::new(sandbox, folder, care, self.0.settings.clone(), self.0.journal.clone())
+    }
+
+    /// Removes a sandbox; it stays known until that has worked.
+    async fn end(&self, session: &Arc<Session>, why: &str) -> Result<(), SandboxesError> {
+        session.let_go();
+        session.sandbox().destroy().await?;
+        // A backend removes the folders of its own sandboxes; those of other servers are ours to remove.
+        remains::discard(session.folder())
+            .map_err(SandboxesError::io(format!("removing the files of {}", session.id())))?;
+        if self.forget(session.id()) {
+            session.record(What::Removed { why: why.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Whether it was known until now.
+    fn forget(&self, id: &SessionId) -> bool {
+        let from = |map: &RwLock<HashMap<SessionId, Arc<Session>>>| {
+            map.write().unwrap_or_else(PoisonError::into_inner).remove(id).is_some()
+        };
+        from(&self.0.ours) | from(&self.0.visited)
+    }
+
+    fn ours(&self) -> Vec<Arc<Session>> {
+        self.0.ours.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+impl Inner {
+    fn new(settings: Arc<Settings>, backend: Option<Arc<dyn Backend>>, attach: Attach) -> Result<Self, SandboxesError> {
+        let state = &settings.state;
+        let doing = format!("the state folder {} cannot be used", state.display());
+        let (per_user, total) = (settings.max_sandboxes_per_user, settings.max_sandboxes);
+        let quota = Quota::open(state, per_user, total, settings.memory_floor).map_err(SandboxesError::io(doing))?;
+        Ok(Self {
+            backend,
+            attach,
+            folders: Folders::of(state),
+            quota,
+            journal: Journal::new(History::new(state)),
+            ours: RwLock::default(),
+            visited: RwLock::default(),
+            recovery: RecoveryReport::default(),
+            closing: AtomicBool::new(false),
+            settings,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! A sandbox as a caller uses it. Using it resets its idle clock.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use sandbox_core::{Facts, Sandbox, SessionId, UserId, exec::Exec};
+use sandbox_executor::client::Attached;
+use tokio::task::AbortHandle;
+
+use super::{
+    Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
+    folders, following::Watch,
+};
+use crate::config::Settings;
+
+/// Files of /workspace that are looked at to tell what changed.
+const SNAPSHOT_FILES: u32 = 50_000;
+/// Folders in folders that are looked at.
+const SNAPSHOT_DEPTH: u32 = 64;
+/// The idle clock that all servers share is not moved more often.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
+/// A sandbox that does not answer in this time is described without its answer.
+const STATUS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Who sees to it that a sandbox ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// This server.
+    Ours,
+    /// Another server of this user, or nobody.
+    Anothers,
+}
+
+/// What bounds the time of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// The policy and the operator's maximum.
+    Policy,
+    /// Only what the command itself asks for: a person sits at it.
+    None,
+}
+
+/// One sandbox.
+pub struct Session {
+    sandbox: Arc<dyn Sandbox>,
+    folder: PathBuf,
+    made: SystemTime,
+    care: Care,
+    settings: Arc<Settings>,
+    journal: Journal,
+    client: Mutex<Option<Client>>,
+    connecting: tokio::sync::Mutex<()>,
+    /// Milliseconds since 1970.
+    used: AtomicU64,
+    ended: Mutex<Option<String>>,
+    pub(super) watcher: Mutex<Option<AbortHandle>>,
+}
+
+impl Session {
+    pub(super) fn new(
+        sandbox: Arc<dyn Sandbox>,
+        folder: PathBuf,
+        care: Care,
+        settings: Arc<Settings>,
+        journal: Journal,
+    ) -> Self {
+        let made = folders::made(&folder);
+        Self {
+            sandbox,
+            folder,
+            made,
+            care,
+            settings,
+            journal,
+            client: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
+            used: AtomicU64::new(0),
+            ended: Mutex::new(None),
+            watcher: Mutex::new(None),
+        }
+    }
+
+    /// Its handle.
+    pub fn id(&self) -> &SessionId {
+        &self.facts().spec.id
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> &UserId {
+        &self.facts().spec.owner
+    }
+
+    /// What never changes while it lives.
+    pub fn facts(&self) -> &Facts {
+        self.sandbox.facts()
+    }
+
+    /// Who looks after it.
+    pub fn care(&self) -> Care {
+        self.care
+    }
+
+    /// Its executor. Connects when first asked and again when the connection was lost.
+    pub async fn client(&self) -> Result<Client, SandboxesError> {
+        self.touch();
+        self.connected().await
+    }
+
+    /// Starts a command. Its timeout is lowered to what the policy and the operator allow.
+    pub async fn start(&self, mut exec: Exec) -> Result<Following, SandboxesError> {
+        let allowed = self.allowed(exec.timeout);
+        exec.timeout = Some(allowed.timeout);
+        let client = self.client().await?;
+        let follow = match client.spawn(&exec).await {
+            // The executor was lost between two calls; a new connection tells whether it is there.
+            Err(ClientError::Closed) => self.client().await?.spawn(&exec).await?,
+            started => started?,
+        };
+        let job = follow.job();
+        self.record(What::Started { job, command: shortened(&exec.program.to_string()) });
+        let (id, owner) = (self.id().clone(), self.owner().clone());
+        let watch = Watch { client, journal: self.journal.clone(), id, owner, job };
+        Ok(Following::new(follow, watch, allowed))
+    }
+
+    /// Starts a command whose output goes only to the caller, loss-free; it ends when that is dropped.
+    pub async fn start_attached(&self, mut exec: Exec, limit: TimeLimit) -> Result<Attached, SandboxesError> {
+        if limit == TimeLimit::Policy {
+            exec.timeout = Some(self.allowed(exec.timeout).timeout);
+        }
+        let attached = self.client().await?.spawn_attached(&exec).await?;
+        self.record(What::Started { job: attached.job(), command: shortened(&exec.program.to_string()) });
+        Ok(attached)
+    }
+
+    /// How long a command may run that asks for this.
+    pub fn allowed(&self, asked: Option<Duration>) -> Allowed {
+        let most = self.facts().spec.policy.limits.run.min(self.settings.max_timeout);
+        Allowed { timeout: asked.unwrap_or(most).min(most), lowered_from: asked.filter(|asked| *asked > most) }
+    }
+
+    /// /workspace as it stands now.
+    pub async fn snapshot(&self) -> Result<Snapshot, SandboxesError> {
+        let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+        let listing = self.client().await?.list(&"/workspace".into(), SNAPSHOT_DEPTH, SNAPSHOT_FILES).await?;
+        Ok(Snapshot::new(listing.entries, listing.truncated, taken))
+    }
+
+    /// What is different in /workspace since then.
+    pub async fn files_changed_since(&self, mark: &Snapshot) -> Result<Changes, SandboxesError> {
+        Ok(mark.compare(&self.snapshot().await?))
+    }
+
+    /// Everything about it. Looking does not count as use.
+    pub async fn status(&self) -> Status {
+        let inside = async {
+            let jobs = match self.connected().await {
+                Ok(client) => client.jobs().await.unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            (self.sandbox.usage().await.ok(), jobs)
+        };
+        let (usage, jobs) = tokio::time::timeout(STATUS_PATIENCE, inside).await.unwrap_or_default();
+        let facts = self.facts();
+        Status {
+            summary: self.summary(),
+            backend: facts.backend.clone(),
+            usage,
+            jobs,
+            enforcement: facts.enforcement.clone(),
+            workspace: self.folder.join("workspace"),
+        }
+    }
+
+    /// One line about it. Looking does not count as use.
+    pub fn summary(&self) -> Summary {
+        summary(self.facts(), &self.folder, self.state(), &self.settings)
+    }
+
+    /// Whether it runs.
+    pub fn state(&self) -> State {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match ended {
+            Some(why) => State::Ended { why },
+            None if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
+            None => State::Unattended,
+        }
+    }
+
+    /// Whether it is known to have ended.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// How long nobody has used it.
+    pub fn idle(&self) -> Duration {
+        folders::idle(&self.folder)
+    }
+
+    /// How long it has been there.
+    pub fn age(&self) -> Duration {
+        self.made.elapsed().unwrap_or_default()
+    }
+
+    /// Notes what happened in it.
+    pub fn record(&self, what: What) {
+        self.journal.record(self.id(), self.owner(), what);
+    }
+
+    /// Notes that it is used now.
+    pub fn touch(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let last = self.used.load(Ordering::Relaxed);
+        if now.saturating_sub(last) >= CLOCK_STEP.as_millis() as u64 {
+            self.used.store(now, Ordering::Relaxed);
+            folders::mark_used(&self.folder);
+        }
+    }
+
+    /// Jobs that run now; none if it does not answer.
+    pub(super) async fn running_jobs(&self) -> u32 {
+        let ask = async { self.connected().await.ok()?.usage().await.ok() };
+        tokio::time::timeout(STATUS_PATIENCE, ask).await.ok().flatten().map_or(0, |running| running.jobs)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn sandbox(&self) -> &Arc<dyn Sandbox> {
+        &self.sandbox
+    }
+
+    pub(super) fn mark_ended(&self, why: &str) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.drop_client();
+    }
+
+    /// Stops watching it and lets go of the connection: it is about to be removed.
+    pub(super) fn let_go(&self) {
+        if let Some(watcher) = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            watcher.abort();
+        }
+        self.drop_client();
+    }
+
+    fn drop_client(&self) {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    async fn connected(&self) -> Result<Client, SandboxesError> {
+        if let Some(client) = self.live_client() {
+            return Ok(client);
+        }
+        let _only_one_connects = self.connecting.lock().await;
+        if let Some(client) = self.live_client() {
+            return Ok(client);
+        }
+        if let State::Ended { why } = self.state() {
+            return Err(self.over(&why));
+        }
+        let channel = match self.sandbox.connect().await {
+            Err(sandbox_core::Error::Ended { why, .. }) => return Err(self.over(&why)),
+            connected => connected?,
+        };
+        let client = Client::connect(channel).await?;
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+        Ok(client)
+    }
+
+    fn over(&self, why: &str) -> SandboxesError {
+        let files = self.folder.join("workspace");
+        let why = format!(
+            "{why}. Its files are kept in {} until it is cleaned up. Create a new sandbox to go on",
+            files.display()
+        );
+        sandbox_core::Error::Ended { id: self.id().clone(), why }.into()
+    }
+
+    fn live_client(&self) -> Option<Client> {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.as_ref().filter(|client| !client.is_closed()).cloned()
+    }
+}
+
+/// One line about a sandbox, from its facts and its folder.
+pub(super) fn summary(facts: &Facts, folder: &Path, state: State, settings: &Settings) -> Summary {
+    let idle = folders::idle(folder);
+    let spec = &facts.spec;
+    Summary {
+        session_id: spec.id.clone(),
+        owner: spec.owner.clone(),
+        state,
+        image: spec.image.clone(),
+        policy: spec.policy.name.clone(),
+        persistent: spec.persistent,
+        age: folders::made(folder).elapsed().unwrap_or_default(),
+        idle,
+        expires_in: settings.idle.filter(|_| !spec.persistent).map(|limit| limit.saturating_sub(idle)),
+    }
+}
+
+/// Commands may be megabytes; the journal is not.
+fn shortened(command: &str) -> String {
+    match command.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &command[..end]),
+        None => command.to_owned(),
+    }
+}
