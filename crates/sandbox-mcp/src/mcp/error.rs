@@ -1,0 +1,50 @@
+//! Why a tool could not do what it was asked. The text goes to the model, so it says what to do next.
+
+use sandbox_core::InvalidId;
+
+use crate::{
+    agent::TaskError,
+    sandboxes::{ClientError, SandboxesError},
+};
+
+/// A call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// No tool has this name. The only one that is an error of the protocol.
+    #[error("there is no tool `{0}`; tools/list names them")]
+    UnknownTool(String),
+    /// The arguments are not what the tool takes.
+    #[error("{tool}: {what}")]
+    Arguments {
+        /// Which tool.
+        tool: String,
+        /// What is wrong, in words.
+        what: String,
+    },
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A name that is none.
+    #[error("{0}")]
+    InvalidId(#[from] InvalidId),
+    /// The centre said no.
+    #[error("{0}")]
+    Sandboxes(#[from] SandboxesError),
+    /// The task could not begin.
+    #[error("{0}")]
+    Task(#[from] TaskError),
+    /// The executor said no.
+    #[error("{0}")]
+    Executor(#[from] ClientError),
+    /// The sandbox ended under way.
+    #[error("the sandbox {id} has ended: {why}. Create a new one with create_sandbox")]
+    Ended {
+        /// Which one.
+        id: String,
+        /// What ended it.
+        why: String,
+    },
+    /// The caller does not want the answer any more.
+    #[error("the call was cancelled; its processes were ended")]
+    Cancelled,
+}

@@ -1,0 +1,253 @@
+//! run_command and get_output: start a job, follow a job, tell how it stands.
+
+use std::{sync::Arc, time::Duration};
+
+use rmcp::{RoleServer, service::RequestContext};
+use sandbox_core::{
+    Control, JobId,
+    exec::{Exec, Exit, Job, Stdin},
+    policy::Limits,
+};
+use sandbox_executor::{
+    client::{Client, ClientError, InputEnd, Until},
+    protocol::Target,
+};
+
+use super::{
+    answers::{Answer, JobStatus, LeftOut, Ran},
+    arguments::{GetOutput, RunCommand},
+    error::ToolError,
+    follow::{self, Followed},
+    output::{DEFAULT_BUDGET, Keep, MAX_BUDGET, Transcript},
+    progress::Progress,
+    signals,
+};
+use crate::sandboxes::{SandboxesError, Session, State, check_env};
+
+/// Starts a command and answers with its end, or with how it stands when the patience is over.
+pub async fn run_command(
+    session: Arc<Session>,
+    asked: RunCommand,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
+    let progress = Progress::of(context);
+    let exec = command(&asked)?;
+    let client = session.client().await?;
+    let started = session.start(exec).await?;
+    let (job, allowed) = (started.job(), started.allowed());
+    let wait = follow::patience(&progress, asked.wait_seconds, allowed.timeout);
+    let lowered = |from: Duration| {
+        format!("timeout was lowered from {} s to the maximum of {} s", from.as_secs(), allowed.timeout.as_secs())
+    };
+    let notes = allowed.lowered_from.map(lowered).into_iter().collect();
+    feed(&client, job, &asked);
+    let transcript = Transcript::new(Keep::Ends, budget(asked.max_bytes), 0);
+    let followed = match follow::follow(started, transcript, wait, context, progress).await {
+        Ok(followed) => followed,
+        Err(ToolError::Cancelled) => {
+            follow::kill(&client, job).await;
+            return Err(ToolError::Cancelled);
+        }
+        Err(error) => return Err(ended(&session, error).await),
+    };
+    report(&session, &client, job, followed, notes).await
+}
+
+/// More of a job's output; input and signals go to it first.
+pub async fn get_output(
+    session: Arc<Session>,
+    asked: GetOutput,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
+    let job: JobId = asked.job_id.parse()?;
+    let signal = asked.signal.as_deref().map(signals::parse).transpose()?;
+    let client = session.client().await?;
+    if asked.input.is_some() || asked.close_input == Some(true) {
+        let end = if asked.close_input == Some(true) { InputEnd::Close } else { InputEnd::Keep };
+        client.input(job, asked.input.unwrap_or_default().as_bytes(), end).await?;
+    }
+    if let Some(signal) = signal {
+        client.signal(Target::Job(job), signal).await?;
+    }
+    let progress = Progress::of(context);
+    let longest = session.allowed(None).timeout;
+    let wait = follow::patience(&progress, Some(asked.wait_seconds.unwrap_or(0)), longest);
+    let until = if wait.is_zero() { Until::Now } else { Until::Exit };
+    let offset = asked.offset.unwrap_or(0);
+    let output = client.attach(job, offset, until).await?;
+    let transcript = Transcript::new(Keep::First, budget(asked.max_bytes), offset);
+    let wait = if wait.is_zero() { PROMPT } else { wait };
+    let followed = follow::follow(output, transcript, wait, context, progress).await?;
+    report(&session, &client, job, followed, Vec::new()).await
+}
+
+/// Time for an executor to hand over what it has.
+const PROMPT: Duration = Duration::from_secs(5);
+
+fn command(asked: &RunCommand) -> Result<Exec, ToolError> {
+    let texts = [Some(&asked.command), asked.cwd.as_ref()];
+    if texts.into_iter().flatten().any(|text| text.contains('\0')) {
+        let what = "the command and its cwd must not hold NUL characters; put binary data into a file or stdin";
+        return Err(ToolError::Invalid(what.to_owned()));
+    }
+    if asked.timeout == Some(0) {
+        return Err(ToolError::Invalid("timeout must be at least 1 second".to_owned()));
+    }
+    let mut exec = Exec::shell(&asked.command);
+    exec.cwd = asked.cwd.clone();
+    exec.env = asked.env.clone().unwrap_or_default();
+    check_env(&exec.env).map_err(SandboxesError::from)?;
+    if asked.stdin.is_some() || asked.interactive == Some(true) {
+        exec.stdin = Stdin::Piped;
+    }
+    exec.timeout = asked.timeout.map(Duration::from_secs);
+    Ok(exec)
+}
+
+/// Sends standard input beside everything else: a command that does not read must not hold up its own output.
+fn feed(client: &Client, job: JobId, asked: &RunCommand) {
+    let Some(text) = asked.stdin.clone() else { return };
+    let end = if asked.interactive == Some(true) { InputEnd::Keep } else { InputEnd::Close };
+    let client = client.clone();
+    tokio::spawn(async move {
+        if let Err(error) = client.input(job, text.as_bytes(), end).await {
+            tracing::debug!(%error, %job, "not all input was taken");
+        }
+    });
+}
+
+fn budget(asked: Option<u64>) -> usize {
+    let asked = asked.and_then(|bytes| usize::try_from(bytes).ok());
+    asked.unwrap_or(DEFAULT_BUDGET).clamp(256, MAX_BUDGET)
+}
+
+async fn report(
+    session: &Session,
+    client: &Client,
+    job: JobId,
+    followed: Followed,
+    mut notes: Vec<String>,
+) -> Result<Answer, ToolError> {
+    let rendered = followed.transcript.render();
+    let mut exit = followed.exit;
+    let mut left_out = rendered.left_out;
+    notes.extend(rendered.notes);
+    let known = if exit.is_none() || !left_out.is_empty() { known_job(client, job).await? } else { None };
+    if let Some(known) = &known {
+        exit = exit.or(known.exit.map(|exit| (exit, known.elapsed)));
+        left_out = still_kept(left_out, known.first_offset);
+        if known.next_offset > rendered.next_offset && known.exit.is_some() {
+            notes.push(format!("there is more output: get_output with offset {}", rendered.next_offset));
+        }
+    }
+    if let Some(part) = left_out.iter().find(|part| part.kept) {
+        notes.push(format!("for the output that is left out: get_output with offset {}", part.from_offset));
+    }
+    let outcome = Outcome::of(exit.map(|(exit, _)| exit), &session.facts().spec.policy.limits);
+    notes.extend(outcome.note);
+    let elapsed = exit.map(|(_, elapsed)| elapsed).or(known.map(|job| job.elapsed)).unwrap_or_default();
+    Ok(Answer::of(&Ran {
+        session_id: session.id().to_string(),
+        job_id: job.to_string(),
+        status: outcome.status,
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        stdout: rendered.stdout,
+        stderr: rendered.stderr,
+        next_offset: rendered.next_offset,
+        left_out,
+        duration_seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+        denials: Vec::new(),
+        notes,
+    }))
+}
+
+async fn known_job(client: &Client, job: JobId) -> Result<Option<Job>, ClientError> {
+    Ok(client.jobs().await?.into_iter().find(|known| known.id == job))
+}
+
+/// Divides what is left out into what get_output can still read and what is gone.
+fn still_kept(left_out: Vec<LeftOut>, first_kept: u64) -> Vec<LeftOut> {
+    let divide = |part: LeftOut| {
+        let at = first_kept.clamp(part.from_offset, part.to_offset);
+        let gone = LeftOut { from_offset: part.from_offset, to_offset: at, kept: false };
+        let kept = LeftOut { from_offset: at, to_offset: part.to_offset, kept: true };
+        [gone, kept].into_iter().filter(|part| part.from_offset < part.to_offset)
+    };
+    left_out.into_iter().flat_map(divide).collect()
+}
+
+/// A broken connection says little; that the sandbox has ended, and why, says much.
+async fn ended(session: &Session, error: ToolError) -> ToolError {
+    match error {
+        ToolError::Executor(ClientError::Closed) => match session.status().await.summary.state {
+            State::Ended { why } => ToolError::Ended { id: session.id().to_string(), why },
+            _ => error,
+        },
+        other => other,
+    }
+}
+
+/// The end of a job in the words of an answer.
+struct Outcome {
+    status: JobStatus,
+    exit_code: Option<i32>,
+    signal: Option<String>,
+    note: Option<String>,
+}
+
+impl Outcome {
+    fn of(exit: Option<Exit>, limits: &Limits) -> Self {
+        let plain = |status| Self { status, exit_code: None, signal: None, note: None };
+        match exit {
+            None => plain(JobStatus::Running),
+            Some(Exit::Code(code)) => Self { exit_code: Some(code), ..plain(JobStatus::Exited) },
+            Some(Exit::Signal(number)) => Self { signal: Some(signals::name(number)), ..plain(JobStatus::Killed) },
+            Some(Exit::Limit(Control::Time)) => {
+                let note =
+                    "killed: it ran longer than its timeout. Give it a longer one, or start it with wait_seconds 0";
+                Self { note: Some(note.to_owned()), ..plain(JobStatus::Timeout) }
+            }
+            Some(Exit::Limit(control)) => {
+                let signal = Some(signals::name(9));
+                Self { signal, note: Some(limit_note(control, limits)), ..plain(JobStatus::Killed) }
+            }
+        }
+    }
+}
+
+fn limit_note(control: Control, limits: &Limits) -> String {
+    let (limit, advice) = match control {
+        Control::Memory => (limits.memory.to_string(), "Use less memory"),
+        Control::Disk => (limits.disk.to_string(), "Delete files in /workspace and HOME"),
+        Control::Tmp => (limits.tmp.to_string(), "Delete files in /tmp"),
+        Control::Pids => (limits.pids.to_string(), "Start fewer processes"),
+        Control::Cpu => (format!("{} processors", f64::from(limits.cpu_millis) / 1000.0), "Use fewer processors"),
+        other => (other.to_string(), "Ask for less"),
+    };
+    format!(
+        "killed: the sandbox used all of its {control} limit ({limit}). {advice}, or create a sandbox whose policy gives more"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_longer_kept_is_told_apart() {
+        let part = |from_offset, to_offset, kept| LeftOut { from_offset, to_offset, kept };
+        assert_eq!(still_kept(vec![part(10, 90, true)], 50), [part(10, 50, false), part(50, 90, true)]);
+        assert_eq!(still_kept(vec![part(10, 90, true)], 0), [part(10, 90, true)]);
+        assert_eq!(still_kept(vec![part(10, 90, true)], 100), [part(10, 90, false)]);
+    }
+
+    #[test]
+    fn a_limit_that_ended_a_job_is_named_with_its_size() {
+        let limits = sandbox_core::Policy::default().limits;
+        let outcome = Outcome::of(Some(Exit::Limit(Control::Memory)), &limits);
+        assert_eq!(outcome.status, JobStatus::Killed);
+        assert!(outcome.note.is_some_and(|note| note.contains("memory limit (4 GiB)")));
+        assert_eq!(Outcome::of(Some(Exit::Limit(Control::Time)), &limits).status, JobStatus::Timeout);
+    }
+}

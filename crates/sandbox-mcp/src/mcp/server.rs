@@ -1,0 +1,205 @@
+//! The handler that the SDK calls: what this server is, and which function answers which request.
+
+use std::{borrow::Cow, sync::Arc};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
+        CompleteResult, CustomRequest, CustomResult, ErrorCode, Implementation, JsonObject, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+    },
+    service::RequestContext,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    answers::Answer,
+    arguments::{InSession, RunCommand},
+    error::ToolError,
+    files, listing, names, paths, resources, run, schema, sessions, task,
+    tools::{INSTRUCTIONS, TOOLS},
+};
+use crate::{app::App, sandboxes::Session};
+
+/// The newest version with a handshake; later ones say theirs in every request.
+const HANDSHAKE: ProtocolVersion = ProtocolVersion::V_2025_11_25;
+
+/// One client's view of this program.
+pub struct Server {
+    app: App,
+}
+
+impl Server {
+    /// For this program.
+    pub fn new(app: App) -> Self {
+        Self { app }
+    }
+
+    async fn call(
+        &self,
+        name: &str,
+        arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Answer, ToolError> {
+        let (meant, arguments) = names::resolve(name, arguments);
+        let tool = TOOLS.iter().find(|known| known.name == meant);
+        let tool = tool.ok_or_else(|| ToolError::UnknownTool(schema::shortened(name)))?;
+        if tool.name == "run_command" {
+            // It sees to its own cancellation: there is something to kill.
+            let (session, asked) = self.in_session::<RunCommand>(tool, arguments).await?;
+            return run::run_command(session, asked, context).await;
+        }
+        tokio::select! {
+            answer = self.dispatch(tool, arguments, context) => answer,
+            () = context.ct.cancelled() => Err(ToolError::Cancelled),
+        }
+    }
+
+    async fn dispatch(
+        &self,
+        tool: &Tool,
+        arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Answer, ToolError> {
+        match tool.name.as_ref() {
+            "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?).await,
+            "get_output" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                run::get_output(session, asked, context).await
+            }
+            "write_files" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                files::write_files(session, asked).await
+            }
+            "get_files" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                files::get_files(session, asked).await
+            }
+            "list_files" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                listing::list_files(session, asked).await
+            }
+            "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
+            "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
+            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context).await,
+            other => Err(ToolError::UnknownTool(other.to_owned())),
+        }
+    }
+
+    /// The arguments, and the sandbox that they name.
+    async fn in_session<T>(&self, tool: &Tool, arguments: JsonObject) -> Result<(Arc<Session>, T), ToolError>
+    where
+        T: DeserializeOwned + InSession,
+    {
+        let asked: T = parse(tool, arguments)?;
+        let id = asked.session_id().parse()?;
+        let caller = sessions::caller_of(&self.app, &id, asked.user_id())?;
+        Ok((self.app.sandboxes.find(&caller, &id).await?, asked))
+    }
+
+    async fn read(&self, uri: &str) -> Result<ReadResourceResponse, ToolError> {
+        let (id, _) = paths::parse_link(uri)?;
+        let caller = sessions::caller_of(&self.app, &id, None)?;
+        let session = self.app.sandboxes.find(&caller, &id).await?;
+        Ok(resources::read(&session, uri).await?.into())
+    }
+}
+
+/// Arguments as the tool takes them, or what is wrong with them.
+fn parse<T: DeserializeOwned>(tool: &Tool, arguments: JsonObject) -> Result<T, ToolError> {
+    let refuse = |what| ToolError::Arguments { tool: tool.name.to_string(), what };
+    match schema::mismatch(&tool.input_schema, &arguments) {
+        Some(what) => Err(refuse(what)),
+        None => serde_json::from_value(Value::Object(arguments)).map_err(|error| refuse(error.to_string())),
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let mut implementation = Implementation::new("sandbox-mcp", env!("CARGO_PKG_VERSION"));
+        implementation.title = Some("Sandboxes".to_owned());
+        ServerConfig::new(capabilities)
+            .with_protocol_version(HANDSHAKE)
+            .with_server_info(implementation)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(TOOLS.clone()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        match self.call(&request.name, arguments, &context).await {
+            Ok(answer) => Ok(CallToolResult::from(answer).into()),
+            Err(error @ ToolError::UnknownTool(_)) => Err(ErrorData::invalid_params(error.to_string(), None)),
+            Err(error) => Ok(CallToolResult::from(error).into()),
+        }
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.read(&request.uri).await.map_err(|error| resources::refusal(&request.uri, &error))
+    }
+
+    // There are no prompts and no completions, and nothing says there are.
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    /// What the SDK does not know, and what it knows in another form than it came.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(match request.method.as_str() {
+            "tools/call" | "resources/read" | "tools/list" | "initialize" => {
+                super::transport::wrong_shape(&request.method)
+            }
+            other => {
+                let method = schema::shortened(other);
+                ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}"), None)
+            }
+        })
+    }
+}

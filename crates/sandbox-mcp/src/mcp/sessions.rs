@@ -1,0 +1,224 @@
+//! create_sandbox, get_sandbox_status and cleanup_session: a sandbox's coming, being and going.
+
+use std::collections::BTreeMap;
+
+use sandbox_core::{Bytes, Image, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
+use serde_json::{Map, Value, json};
+
+use super::{
+    answers::{Answer, CleanedUp, Created, Held, Statuses},
+    arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
+    error::ToolError,
+    signals,
+};
+use crate::{
+    app::App,
+    sandboxes::{Lifetime, NewSandbox, Session, Status},
+};
+
+/// Commands start here.
+const WORKSPACE: &str = "/workspace";
+/// Jobs of one sandbox in an answer; the newest.
+const SHOWN_JOBS: usize = 50;
+
+/// Who the caller says to be. On standard streams the operating system knows who it is, so this is a label.
+pub fn caller(app: &App, user_id: Option<&str>) -> Result<UserId, ToolError> {
+    Ok(user_id.map(str::parse).transpose()?.unwrap_or_else(|| app.caller.clone()))
+}
+
+/// The caller's label for a sandbox: the one that is given, else the one in the sandbox's own id.
+pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<UserId, ToolError> {
+    let label = id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
+    match user_id {
+        Some(_) => caller(app, user_id),
+        None => Ok(label.unwrap_or_else(|| app.caller.clone())),
+    }
+}
+
+/// Makes a sandbox.
+pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
+    let invalid = |error: &dyn std::fmt::Display| ToolError::Invalid(error.to_string());
+    let owner = caller(app, asked.user_id.as_deref())?;
+    let mut policy = match &asked.policy {
+        Some(name) => app.settings.policy(name).map_err(|error| invalid(&error))?,
+        None => app.settings.default_policy.clone(),
+    };
+    let notes = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
+    let image = match &asked.image {
+        Some(text) => text.parse::<Image>().map_err(|error| invalid(&error))?,
+        None => app.settings.default_image.clone(),
+    };
+    let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
+    let new = NewSandbox { image, policy, lifetime, env: asked.env.unwrap_or_default() };
+    let session = app.sandboxes.create(&owner, new).await?;
+    Ok(Answer::of(&created(&session, notes)))
+}
+
+fn created(session: &Session, notes: Vec<String>) -> Created {
+    let facts = session.facts();
+    Created {
+        session_id: session.id().to_string(),
+        image: facts.spec.image.to_string(),
+        policy: facts.spec.policy.name.clone(),
+        persistent: facts.spec.persistent,
+        workspace: WORKSPACE.to_owned(),
+        limits: shown_limits(&facts.spec.policy.limits),
+        enforcement: enforcement(&facts.enforcement),
+        notes,
+    }
+}
+
+fn enforcement(enforcement: &sandbox_core::Enforcement) -> BTreeMap<String, Held> {
+    let held = |holding: &sandbox_core::Holding| Held {
+        held: format!("{:?}", holding.held).to_lowercase(),
+        by: holding.by.clone(),
+    };
+    enforcement.0.iter().map(|(control, holding)| (control.to_string(), held(holding))).collect()
+}
+
+fn shown_limits(limits: &Limits) -> BTreeMap<String, Value> {
+    [
+        ("memory", json!(limits.memory.to_string())),
+        ("cpus", json!(f64::from(limits.cpu_millis) / 1000.0)),
+        ("pids", json!(limits.pids)),
+        ("disk", json!(limits.disk.to_string())),
+        ("tmp", json!(limits.tmp.to_string())),
+        ("timeout_seconds", json!(limits.run.as_secs())),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+/// Lowers limits; what would raise one is left out, and said.
+fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<String>, ToolError> {
+    let mut notes = Vec::new();
+    let mut size = |name: &str, limit: &mut Bytes, asked: &Option<String>| {
+        let Some(text) = asked else { return Ok(()) };
+        let asked: Bytes = text.parse().map_err(|error| ToolError::Invalid(format!("limits.{name}: {error}")))?;
+        if asked.0 < 1 << 20 {
+            return Err(ToolError::Invalid(format!("limits.{name} must be at least 1MiB")));
+        }
+        if asked > *limit {
+            notes.push(format!("the {name} limit stays at the policy's {limit}"));
+        }
+        *limit = asked.min(*limit);
+        Ok(())
+    };
+    size("memory", &mut limits.memory, &asked.memory)?;
+    size("disk", &mut limits.disk, &asked.disk)?;
+    size("tmp", &mut limits.tmp, &asked.tmp)?;
+    if let Some(pids) = asked.pids {
+        if pids == 0 {
+            return Err(ToolError::Invalid("limits.pids must be at least 1".to_owned()));
+        }
+        if pids > limits.pids {
+            notes.push(format!("the pids limit stays at the policy's {}", limits.pids));
+        }
+        limits.pids = pids.min(limits.pids);
+    }
+    if let Some(cpus) = asked.cpus {
+        if !(0.01..=1024.0).contains(&cpus) {
+            return Err(ToolError::Invalid("limits.cpus must be from 0.01 up, such as 0.5".to_owned()));
+        }
+        let millis = (cpus * 1000.0).round() as u32;
+        if millis > limits.cpu_millis {
+            notes.push(format!("the cpus limit stays at the policy's {}", f64::from(limits.cpu_millis) / 1000.0));
+        }
+        limits.cpu_millis = millis.min(limits.cpu_millis);
+    }
+    Ok(notes)
+}
+
+/// One sandbox in full, or a line about each.
+pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<Answer, ToolError> {
+    let recovery = app.sandboxes.recovery();
+    let recovered = (!recovery.is_empty()).then(|| recovery.to_string());
+    let sandboxes = match &asked.session_id {
+        Some(id) => {
+            let id: SessionId = id.parse()?;
+            let caller = caller_of(app, &id, asked.user_id.as_deref())?;
+            vec![in_full(&app.sandboxes.find(&caller, &id).await?.status().await)]
+        }
+        None => {
+            let list = app.sandboxes.list(&caller(app, asked.user_id.as_deref())?).await;
+            list.iter().map(|summary| object(json!(summary))).collect()
+        }
+    };
+    Ok(Answer::of(&Statuses { sandboxes, recovered }))
+}
+
+fn in_full(status: &Status) -> Map<String, Value> {
+    let mut shown = object(json!(status.summary));
+    let usage = status.usage.map(|usage| {
+        json!({
+            "memory_bytes": usage.memory.0,
+            "cpu_seconds": (usage.cpu.as_secs_f64() * 1000.0).round() / 1000.0,
+            "pids": usage.pids,
+            "disk_bytes": usage.disk.0,
+        })
+    });
+    let skipped = status.jobs.len().saturating_sub(SHOWN_JOBS);
+    let jobs: Vec<Value> = status.jobs.iter().skip(skipped).map(job).collect();
+    shown.insert("backend".to_owned(), json!(status.backend));
+    shown.insert("usage".to_owned(), json!(usage));
+    shown.insert("jobs".to_owned(), json!(jobs));
+    shown.insert("enforcement".to_owned(), json!(enforcement(&status.enforcement)));
+    shown
+}
+
+fn job(job: &Job) -> Value {
+    let (status, end) = match job.exit {
+        None => ("running", Value::Null),
+        Some(Exit::Code(code)) => ("exited", json!(code)),
+        Some(Exit::Signal(number)) => ("killed", json!(signals::name(number))),
+        Some(Exit::Limit(control)) => ("killed", json!(format!("{control} limit"))),
+    };
+    let command: String = job.command.chars().take(200).collect();
+    json!({
+        "job_id": job.id.to_string(),
+        "command": command,
+        "status": status,
+        "end": end,
+        "elapsed_seconds": (job.elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+        "next_offset": job.next_offset,
+    })
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Ends a sandbox.
+pub async fn cleanup_session(app: &App, asked: CleanupSession) -> Result<Answer, ToolError> {
+    let id: SessionId = asked.session_id.parse()?;
+    let caller = caller_of(app, &id, asked.user_id.as_deref())?;
+    app.sandboxes.remove(&caller, &id).await?;
+    Ok(Answer::of(&CleanedUp {
+        status: "success".to_owned(),
+        message: "The sandbox and everything in it was removed.".to_owned(),
+        session_id: id.to_string(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn limits_go_down_and_never_up() {
+        let mut limits = sandbox_core::Policy::default().limits;
+        let before = limits.clone();
+        let asked =
+            LowerLimits { memory: Some("64MiB".into()), pids: Some(9999), cpus: Some(0.5), ..LowerLimits::default() };
+        let notes = lower(&mut limits, &asked).unwrap();
+        assert_eq!((limits.memory, limits.cpu_millis, limits.pids), (Bytes::mib(64), 500, before.pids));
+        assert_eq!(notes, ["the pids limit stays at the policy's 512"]);
+        let nonsense = LowerLimits { disk: Some("lots".into()), ..LowerLimits::default() };
+        assert!(lower(&mut limits, &nonsense).unwrap_err().to_string().contains("limits.disk"));
+    }
+}

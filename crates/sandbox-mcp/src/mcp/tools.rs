@@ -1,0 +1,158 @@
+//! The tools as clients see them, in the order in which they are listed.
+
+use std::sync::LazyLock;
+
+use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
+use serde_json::json;
+
+use super::{answers, arguments, schema};
+
+/// What a client is told about this server as a whole.
+pub const INSTRUCTIONS: &str = "Isolated Linux sandboxes for running commands, code and whole tasks safely. \
+create_sandbox gives a session_id that every other tool takes; a sandbox idle for 30 minutes is removed with its files, \
+and an unknown session_id is an error, never a new sandbox. Put files in with write_files, run shell commands with \
+run_command, take results out with get_files; /workspace is the working folder, HOME and /tmp are writable too. \
+A command that does not end in time answers status \"running\" with a job_id: go on with get_output. pip install and \
+npm i -g work as typed. Call cleanup_session when done. execute_task does a whole task in plain words.";
+
+/// All tools.
+pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+    use Effect::{Adds, Destroys, Reads, Runs};
+    vec![
+        define::<arguments::CreateSandbox, answers::Created>(
+            "create_sandbox",
+            "Create a sandbox",
+            "Makes a new isolated Linux sandbox and returns its session_id. It is removed after 30 idle minutes.",
+            Adds,
+        ),
+        define::<arguments::RunCommand, answers::Ran>(
+            "run_command",
+            "Run a command",
+            "Runs a shell command in the sandbox and returns exit_code, stdout and stderr. If it takes longer than the \
+             wait, the answer has status \"running\" and a job_id for get_output; the command goes on. Several may run \
+             at once.",
+            Runs,
+        ),
+        define::<arguments::GetOutput, answers::Ran>(
+            "get_output",
+            "Follow a job",
+            "Reads more of a job's output from an offset; can wait for it, send it input or a signal.",
+            Runs,
+        ),
+        define::<arguments::WriteFiles, answers::Written>(
+            "write_files",
+            "Write files",
+            "Writes files into the sandbox. Folders are made as needed, existing files are replaced.",
+            Destroys,
+        ),
+        define::<arguments::GetFiles, answers::Files>(
+            "get_files",
+            "Get files",
+            "Reads files as base64 with size and MIME type. Content beyond max_bytes is left out: such a file has a \
+             sha256 and a resource link instead; read it in pieces with offset and length.",
+            Reads,
+        ),
+        define::<arguments::ListFiles, answers::Listed>(
+            "list_files",
+            "List files",
+            "Lists files and folders, or only those that changed.",
+            Reads,
+        ),
+        define::<arguments::GetSandboxStatus, answers::Statuses>(
+            "get_sandbox_status",
+            "Sandbox status",
+            "State, use of resources, jobs and enforced limits of a sandbox.",
+            Reads,
+        ),
+        define::<arguments::CleanupSession, answers::CleanedUp>(
+            "cleanup_session",
+            "Remove a sandbox",
+            "Ends the sandbox and removes everything in it.",
+            Destroys,
+        ),
+        define::<arguments::ExecuteTask, answers::TaskDone>(
+            "execute_task",
+            "Do a task",
+            "An agent does a task described in plain words in a sandbox and reports what it did and which files it made.",
+            Runs,
+        ),
+    ]
+});
+
+/// Tools whose schemas a client should show to its model at once.
+const CORE: [&str; 4] = ["create_sandbox", "run_command", "write_files", "get_files"];
+
+/// What a call can do to the world.
+#[derive(Clone, Copy)]
+enum Effect {
+    /// Nothing.
+    Reads,
+    /// Something new comes into being.
+    Adds,
+    /// Something may be lost, inside a sandbox.
+    Destroys,
+    /// Whatever a command does, with the network that the policy gives.
+    Runs,
+}
+
+fn define<I: schemars::JsonSchema, O: schemars::JsonSchema>(
+    name: &'static str,
+    title: &str,
+    description: &'static str,
+    effect: Effect,
+) -> Tool {
+    let mut tool = Tool::new(name, description, schema::input::<I>());
+    tool.title = Some(title.to_owned());
+    tool.output_schema = Some(schema::output::<O>().into());
+    tool.annotations = Some(annotations(title, effect));
+    tool.meta = CORE.contains(&name).then(always_load);
+    tool
+}
+
+fn annotations(title: &str, effect: Effect) -> ToolAnnotations {
+    let plain = ToolAnnotations::with_title(title);
+    match effect {
+        Effect::Reads => plain.read_only(true).open_world(false),
+        Effect::Adds => plain.read_only(false).destructive(false).idempotent(false).open_world(false),
+        Effect::Destroys => plain.read_only(false).destructive(true).idempotent(true).open_world(false),
+        Effect::Runs => plain.read_only(false).destructive(true).idempotent(false).open_world(true),
+    }
+}
+
+/// Claude Code defers schemas unless a tool says so.
+fn always_load() -> MetaObject {
+    let mut meta = JsonObject::new();
+    meta.insert("anthropic/alwaysLoad".to_owned(), json!(true));
+    MetaObject(meta)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn all_a_model_has_to_read_is_small() {
+        let read =
+            |tool: &Tool| json!({"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema});
+        let bytes: usize = TOOLS.iter().map(|tool| read(tool).to_string().len()).sum();
+        assert!(bytes < 8_000, "{bytes} bytes");
+    }
+
+    #[test]
+    fn every_tool_is_whole() {
+        for tool in TOOLS.iter() {
+            let input = json!(tool.input_schema);
+            assert_eq!(
+                (&input["type"], &input["additionalProperties"]),
+                (&json!("object"), &json!(false)),
+                "{}",
+                tool.name
+            );
+            assert!(input.get("anyOf").is_none() && input.get("$schema").is_none());
+            assert_eq!(json!(tool.output_schema)["type"], "object", "{}", tool.name);
+            assert!(tool.title.is_some() && tool.annotations.as_ref().unwrap().read_only_hint.is_some());
+            assert!(tool.name.len() <= 40);
+        }
+    }
+}

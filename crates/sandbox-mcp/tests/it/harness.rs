@@ -1,0 +1,352 @@
+//! A small MCP client on raw lines, so that tests can also say what no well-behaved client says.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::{mpsc, oneshot},
+};
+
+use crate::schema::difference;
+
+/// The program under test.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_sandbox-mcp");
+/// No call of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which revision of the protocol a client speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    Legacy,
+    Modern,
+}
+
+/// A server process and a client of it.
+pub struct Client {
+    era: Era,
+    child: Child,
+    input: tokio::sync::Mutex<Option<ChildStdin>>,
+    waiting: Waiting,
+    notifications: tokio::sync::Mutex<mpsc::UnboundedReceiver<Value>>,
+    stderr: Arc<Mutex<String>>,
+    next: AtomicU64,
+    tools: tokio::sync::OnceCell<Vec<Value>>,
+    state: PathBuf,
+    _folder: Option<TempDir>,
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
+
+/// What a tool answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub is_error: bool,
+    pub text: String,
+    pub value: Value,
+    pub whole: Value,
+}
+
+/// A server with a state folder of its own.
+pub async fn start() -> Client {
+    start_with(Era::Legacy, &[]).await
+}
+
+/// The same, with these variables.
+pub async fn start_with(era: Era, variables: &[(&str, &str)]) -> Client {
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = start_in(folder.path(), era, variables).await;
+    client._folder = Some(folder);
+    client
+}
+
+/// A server in this state folder.
+pub async fn start_in(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
+    let client = spawn(state, era, variables);
+    if era == Era::Legacy {
+        let hello =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
+        let answer = client.request("initialize", hello).await;
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer} {}", client.stderr());
+        client.send_line(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()).await;
+    }
+    client
+}
+
+/// A server process to which nothing has been said yet. Its state is in a folder of its own in this one.
+pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
+    let state = &state.join("state");
+    let mut command = Command::new(BINARY);
+    command.arg("serve").env("WORKSPACE_BASE", state).envs(variables.iter().copied()).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let waiting = Waiting::default();
+    let (sender, notifications) = mpsc::unbounded_channel();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    tokio::spawn(read(stdout, waiting.clone(), sender));
+    let stderr = Arc::new(Mutex::new(String::new()));
+    tokio::spawn(listen(child.stderr.take().unwrap(), stderr.clone()));
+    Client {
+        era,
+        input: tokio::sync::Mutex::new(child.stdin.take()),
+        child,
+        waiting,
+        notifications: tokio::sync::Mutex::new(notifications),
+        stderr,
+        next: AtomicU64::new(1),
+        tools: tokio::sync::OnceCell::new(),
+        state: state.to_owned(),
+        _folder: None,
+    }
+}
+
+async fn read(
+    mut lines: BufReader<tokio::process::ChildStdout>,
+    waiting: Waiting,
+    notifications: mpsc::UnboundedSender<Value>,
+) {
+    let mut line = String::new();
+    while lines.read_line(&mut line).await.unwrap_or(0) > 0 {
+        let message: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("stdout is not protocol: {line:.200}"));
+        let responder = message["id"].as_u64().and_then(|id| waiting.lock().unwrap().remove(&id));
+        match responder {
+            Some(responder) => drop(responder.send(message)),
+            None => drop(notifications.send(message)),
+        }
+        line.clear();
+    }
+    waiting.lock().unwrap().clear();
+}
+
+async fn listen(mut from: tokio::process::ChildStderr, to: Arc<Mutex<String>>) {
+    let mut bytes = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        let mut text = to.lock().unwrap();
+        if text.len() < 1 << 20 {
+            text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+        }
+    }
+}
+
+impl Client {
+    /// Sends a line as it is.
+    pub async fn send_line(&self, line: &str) {
+        self.send_bytes(format!("{line}\n").as_bytes()).await;
+    }
+
+    /// Sends bytes as they are.
+    pub async fn send_bytes(&self, bytes: &[u8]) {
+        let mut input = self.input.lock().await;
+        let input = input.as_mut().expect("the input is still open");
+        input.write_all(bytes).await.unwrap();
+        input.flush().await.unwrap();
+    }
+
+    /// Sends a request and gives back its id and where the answer will come.
+    pub async fn begin(&self, method: &str, mut params: Value) -> (u64, oneshot::Receiver<Value>) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        if self.era == Era::Modern {
+            params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+            params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.lock().unwrap().insert(id, sender);
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        self.send_line(&line).await;
+        (id, receiver)
+    }
+
+    /// The whole answer to a request.
+    pub async fn request(&self, method: &str, params: Value) -> Value {
+        let (_, answer) = self.begin(method, params).await;
+        let waited = tokio::time::timeout(PATIENCE, answer).await;
+        waited
+            .unwrap_or_else(|_| panic!("{method} was not answered: {}", self.stderr()))
+            .unwrap_or_else(|_| panic!("the server ended during {method}: {}", self.stderr()))
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        self.call_with(tool, arguments, json!({})).await
+    }
+
+    /// Calls a tool with metadata, such as a progress token.
+    pub async fn call_with(&self, tool: &str, arguments: Value, meta: Value) -> Answer {
+        let whole = self.request("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta})).await;
+        Answer::of(whole)
+    }
+
+    /// The structured content of a call that must succeed. The text must say the same.
+    pub async fn ok(&self, tool: &str, arguments: Value) -> Value {
+        let answer = self.call(tool, arguments).await;
+        assert!(!answer.is_error, "{tool}: {answer:?}");
+        assert_eq!(serde_json::from_str::<Value>(&answer.text).unwrap(), answer.value, "text and structure differ");
+        if let Some(tool) = self.tools().await.iter().find(|known| known["name"] == tool) {
+            assert_eq!(difference(&tool["outputSchema"], &answer.value, ""), None);
+        }
+        answer.value
+    }
+
+    /// The tools as they are listed.
+    async fn tools(&self) -> &[Value] {
+        let list = async || self.request("tools/list", json!({})).await["result"]["tools"].as_array().unwrap().clone();
+        self.tools.get_or_init(list).await
+    }
+
+    /// The text of a call that must fail as a tool, not as a protocol.
+    pub async fn refused(&self, tool: &str, arguments: Value) -> String {
+        let answer = self.call(tool, arguments).await;
+        assert!(answer.is_error, "{tool} should fail: {:.500}", answer.text);
+        answer.text
+    }
+
+    /// A new sandbox.
+    pub async fn sandbox(&self) -> String {
+        self.sandbox_with(json!({})).await
+    }
+
+    /// A new sandbox, made with these arguments.
+    pub async fn sandbox_with(&self, arguments: Value) -> String {
+        self.ok("create_sandbox", arguments).await["session_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a command.
+    pub async fn run(&self, session: &str, command: &str) -> Value {
+        self.ok("run_command", json!({"session_id": session, "command": command})).await
+    }
+
+    /// Standard output of a command that must succeed.
+    pub async fn output(&self, session: &str, command: &str) -> String {
+        let ran = self.run(session, command).await;
+        assert_eq!(ran["exit_code"], 0, "{command}: {ran}");
+        ran["stdout"].as_str().unwrap().to_owned()
+    }
+
+    /// Shows that everything still works.
+    pub async fn still_works(&self) {
+        let session = self.sandbox().await;
+        assert_eq!(self.output(&session, "echo alive").await, "alive\n");
+        self.ok("cleanup_session", json!({"session_id": session})).await;
+    }
+
+    /// The next message that is no answer.
+    pub async fn notification(&self) -> Value {
+        let mut notifications = self.notifications.lock().await;
+        let waited = tokio::time::timeout(PATIENCE, notifications.recv()).await;
+        waited.expect("a notification in time").expect("the server is there")
+    }
+
+    /// All notifications so far.
+    pub async fn notifications(&self) -> Vec<Value> {
+        let mut notifications = self.notifications.lock().await;
+        std::iter::from_fn(|| notifications.try_recv().ok()).collect()
+    }
+
+    /// Closes the input and waits for the end.
+    pub async fn close(&mut self) -> std::process::ExitStatus {
+        drop(self.input.lock().await.take());
+        tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await.expect("it ends in time").unwrap()
+    }
+
+    /// Kills the server; it can do nothing about it.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Where a sandbox lies on this machine.
+    pub fn folder(&self, session: &str) -> PathBuf {
+        self.state.join("sandboxes").join(session)
+    }
+}
+
+impl Answer {
+    pub fn of(whole: Value) -> Self {
+        let result = &whole["result"];
+        assert!(result.is_object(), "not a result: {whole:.1000}");
+        Self {
+            is_error: result["isError"].as_bool().unwrap_or(false),
+            text: result["content"][0]["text"].as_str().unwrap_or_default().to_owned(),
+            value: result["structuredContent"].clone(),
+            whole,
+        }
+    }
+}
+
+/// Processes of this machine whose command line holds this text.
+pub fn processes_with(text: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).replace('\0', " ").contains(text)).count()
+}
+
+/// Control groups of this machine whose name holds this text.
+pub fn cgroups_with(text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy().contains(text) {
+                    found.push(entry.path());
+                }
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Mounts that this process sees and that have to do with this text.
+pub fn mounts_with(text: &str) -> usize {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().filter(|line| line.contains(text)).count()
+}
+
+/// Nothing of a sandbox is left on this machine: no process with this mark, no mount, no cgroup.
+pub async fn nothing_left(session: &str, mark: &str, within: Duration) {
+    let until = Instant::now() + within;
+    loop {
+        let left = (processes_with(mark), mounts_with(session), cgroups_with(session));
+        if left == (0, 0, Vec::new()) {
+            return;
+        }
+        assert!(Instant::now() < until, "left behind (processes, mounts, cgroups): {left:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A number that no other test uses, to tell processes apart: sleep takes it for a time.
+pub fn mark() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{}.{:06}{:04}", 90_000, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Kilobytes of memory that a process holds.
+pub fn resident_kilobytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,61 @@
+//! Limits that are really held, by the kernel or by us, and named when they end something.
+
+use serde_json::json;
+
+use crate::harness::start;
+
+#[tokio::test]
+async fn filling_memory_ends_the_command_and_names_the_limit() {
+    let client = start().await;
+    let session = client.sandbox_with(json!({"limits": {"memory": "64MiB"}})).await;
+    let script = "echo before; exec tail /dev/zero";
+    let ran = client.ok("run_command", json!({"session_id": session, "command": script, "timeout": 60})).await;
+    assert_eq!((&ran["status"], &ran["stdout"]), (&json!("killed"), &json!("before\n")), "{ran}");
+    assert!(ran["notes"].to_string().contains("memory limit (64 MiB)"), "{ran}");
+    assert_eq!(client.output(&session, "echo after").await, "after\n");
+}
+
+#[tokio::test]
+async fn filling_tmp_is_refused_by_the_kernel() {
+    let client = start().await;
+    let session = client.sandbox_with(json!({"limits": {"tmp": "4MiB"}})).await;
+    let ran = client.run(&session, "head -c 50000000 /dev/zero > /tmp/full; stat -c %s /tmp/full; rm /tmp/full; echo x > /tmp/ok && cat /tmp/ok").await;
+    let lines: Vec<&str> = ran["stdout"].as_str().unwrap().lines().collect();
+    assert!(lines[0].parse::<u64>().unwrap() <= 4 << 20, "{ran}");
+    assert_eq!(lines[1], "x");
+    assert!(ran["stderr"].as_str().unwrap().contains("space"), "{ran}");
+}
+
+#[tokio::test]
+async fn filling_the_disk_is_stopped_and_named() {
+    let client = start().await;
+    let session = client.sandbox_with(json!({"limits": {"disk": "16MiB"}})).await;
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do head -c 10000000 /dev/zero > fill$i || exit 9; sleep 0.5; done";
+    let ran = client.ok("run_command", json!({"session_id": session, "command": script, "timeout": 30})).await;
+    assert_ne!(ran["exit_code"], 0, "{ran}");
+    let text = ran.to_string();
+    assert!(text.contains("disk limit (16 MiB)") || text.contains("No space"), "{text}");
+    client.still_works().await;
+}
+
+#[tokio::test]
+async fn filling_pids_is_refused_by_the_kernel() {
+    let client = start().await;
+    let session = client.sandbox_with(json!({"limits": {"pids": 20}})).await;
+    let script = "n=0; while [ $n -lt 100 ]; do sleep 5 & n=$((n+1)); done; echo never";
+    let ran = client.run(&session, script).await;
+    assert!(ran["stderr"].as_str().unwrap().to_lowercase().contains("fork") || ran["exit_code"] != 0, "{ran}");
+    client.still_works().await;
+}
+
+#[tokio::test]
+async fn quotas_are_told_with_what_to_do() {
+    let client =
+        crate::harness::start_with(crate::harness::Era::Legacy, &[("SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "2")]).await;
+    let first = client.sandbox().await;
+    client.sandbox().await;
+    let text = client.refused("create_sandbox", json!({})).await;
+    assert!(text.contains("may have 2") && text.contains("cleanup_session"), "{text}");
+    client.ok("cleanup_session", json!({"session_id": first})).await;
+    client.sandbox().await;
+}

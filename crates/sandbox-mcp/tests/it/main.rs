@@ -1,0 +1,19 @@
+//! Tests through the real door: the real binary, real lines, real sandboxes.
+//!
+//! Each test is a few lines; `harness` does the rest. They run as root and as an ordinary user.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod harness;
+mod schema;
+
+mod arguments;
+mod commands;
+mod files;
+mod happy;
+mod hostile;
+mod jobs;
+mod lifetime;
+mod limits;
+mod protocol;
+mod real_client;
