@@ -148,8 +148,9 @@ impl Launcher {
     fn work(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         while self.serving || !self.live.is_empty() || self.sweep_at.is_some() {
-            let stocked =
-                if self.serving { self.nursery.stock_network().unwrap_or(Stocked::Full) } else { Stocked::Full };
+            // Whoever wanted one sandbox may want more; whoever has not asked yet must not wait for the stock.
+            let stocking = self.serving && self.next_token > 1;
+            let stocked = if stocking { self.nursery.stock_network().unwrap_or(Stocked::Full) } else { Stocked::Full };
             let timeout = if stocked == Stocked::More { Some(Duration::ZERO) } else { self.until_due() };
             let timeout =
                 timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -186,6 +187,9 @@ impl Launcher {
             Ok(None) | Err(_) => {
                 self.serving = false;
                 let _ = epoll::delete(&self.epoll, control());
+                // A client may wait until its server's error output is closed, and ours is the same.
+                let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
+                let _ = nowhere.map(rustix::stdio::dup2_stderr);
             }
         }
     }

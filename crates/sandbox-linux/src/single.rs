@@ -4,11 +4,11 @@ use std::{
     fs, io,
     os::{fd::AsFd, unix::fs::DirBuilderExt},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sandbox_core::{
-    Error, Facts, Result, SandboxSpec,
+    Bytes, Error, Facts, Result, SandboxSpec,
     exec::{Exec, Exit},
 };
 use sandbox_executor::boot::{Attachment, BootReport};
@@ -18,10 +18,13 @@ use crate::{
     folder,
     host::Host,
     launcher::sweep_trash,
-    plan, probe, stage,
-    supervise::Supervisor,
+    plan::{self, Plan},
+    probe, stage,
+    supervise::{self, Supervisor},
     wire,
 };
+
+const DISK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one command with this process's standard streams. Only for a process with a single thread: it changes its
 /// namespaces, so nothing else should be done with it afterwards but to end.
@@ -42,8 +45,7 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     let lock = folder::make(&plan.folder, &facts)?;
     let ended = Nursery::new().and_then(|mut nursery| nursery.bear(&plan, &host).map_err(io::Error::other)).and_then(
         |newborn| {
-            let watch = plan.watch.clone();
-            let ended = wait(&newborn, watch);
+            let ended = wait(&newborn, &plan);
             newborn.cgroup.remove();
             ended
         },
@@ -66,49 +68,60 @@ fn remove(folder: &Path) {
 }
 
 /// Looks after the sandbox until its executor has said how the command ended, and then until it is gone.
-fn wait(newborn: &Newborn, watch: plan::Watch) -> io::Result<Exit> {
-    let mut supervisor = None;
-    let exit = loop {
-        let mut buffer = [0; 4096];
-        if ready(newborn, supervisor.as_mut())? {
-            let length = rustix::io::read(&newborn.status, &mut buffer)?;
-            break decode(&buffer[..length]);
-        }
-        if supervisor.is_none() && watch.processes() {
-            let (_, mut descriptors) = wire::receive(newborn.sync.as_fd(), &mut [0; 16])?;
-            if let Some(proc) = descriptors.pop() {
-                supervisor = Some(Supervisor::new(watch.clone(), proc, newborn.verdicts.try_clone()?));
+fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
+    // The sandbox's /proc comes first, unless there will be no sandbox.
+    let proc =
+        wire::receive(newborn.sync.as_fd(), &mut [0; 16]).ok().and_then(|(_, mut descriptors)| descriptors.pop());
+    if let Some(proc) = proc {
+        let mut supervisor = Supervisor::new(plan.watch.clone(), proc, newborn.verdicts.try_clone()?);
+        let mut disk = Disk { due: Instant::now() + DISK_EVERY, free: u64::MAX };
+        while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
+            let now = Instant::now();
+            if supervisor.due().is_some_and(|due| due <= now) {
+                supervisor.look(now);
             }
+            disk.look(now, plan, &mut supervisor);
         }
-    };
+    }
+    let mut buffer = [0; 4096];
+    let length = rustix::io::read(&newborn.status, &mut buffer)?;
     let options = rustix::process::WaitIdOptions::EXITED;
     let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(newborn.process.child.as_fd()), options);
-    exit
+    decode(&buffer[..length])
 }
 
-/// Whether the executor has something to say; meanwhile the supervisor looks when it wants to.
-fn ready(newborn: &Newborn, supervisor: Option<&mut Supervisor>) -> io::Result<bool> {
+/// Waits for the executor's word, no longer than until `due`.
+fn said_something(newborn: &Newborn, due: Instant) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let now = std::time::Instant::now();
-    let watching = supervisor.is_some();
-    let due = supervisor.as_ref().and_then(|supervisor| supervisor.due());
-    let left = due.map(|due| due.saturating_duration_since(now));
-    let timeout = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    let mut descriptors = vec![PollFd::new(&newborn.status, PollFlags::IN)];
-    if !watching {
-        descriptors.push(PollFd::new(&newborn.sync, PollFlags::IN));
+    let left = due.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(&newborn.status, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
-    match poll(&mut descriptors, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
+}
+
+/// Files are measured only when the disk has filled since.
+struct Disk {
+    due: Instant,
+    free: u64,
+}
+
+impl Disk {
+    fn look(&mut self, now: Instant, plan: &Plan, supervisor: &mut Supervisor) {
+        if self.due > now {
+            return;
+        }
+        self.due = now + DISK_EVERY;
+        let Ok((free, too_little)) = supervise::free_space(&plan.folder) else { return };
+        let filled = free < self.free;
+        self.free = free;
+        let over = |limit: Bytes| supervise::disk_usage(&plan.folder) > limit.0;
+        if too_little || (filled && supervisor.disk().is_some_and(over)) {
+            supervisor.stop_writing();
+        }
     }
-    let said = !descriptors[0].revents().is_empty();
-    if let Some(supervisor) = supervisor
-        && due.is_some_and(|due| due <= std::time::Instant::now())
-    {
-        supervisor.look(std::time::Instant::now());
-    }
-    Ok(said)
 }
 
 fn decode(bytes: &[u8]) -> io::Result<Exit> {
