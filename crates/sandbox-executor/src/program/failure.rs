@@ -3,9 +3,22 @@
 use rustix::io::Errno;
 use sandbox_executor::protocol::{Failure, Reason};
 
+/// Longest message: what a caller sent may be part of it, and it must fit into a frame.
+const LONGEST: usize = 4 << 10;
+
 /// A failure in words.
 pub fn failed(reason: Reason, what: impl Into<String>) -> Failure {
-    Failure { reason, what: what.into() }
+    Failure { reason, what: shortened(what.into(), LONGEST) }
+}
+
+/// At most so many bytes of a text.
+pub fn shortened(mut text: String, longest: usize) -> String {
+    if text.len() > longest {
+        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// A failure about a path.

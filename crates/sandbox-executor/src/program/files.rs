@@ -1,6 +1,6 @@
 //! File content in and out, piece by piece.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, SeekFrom, fchmod, fstat, ftruncate, openat, renameat, seek, unlinkat},
@@ -9,7 +9,7 @@ use rustix::{
 use sandbox_executor::{
     carrier::{Flow, FlowWriter},
     frame::{Frame, FrameError},
-    protocol::{DATA_FRAME, FRAME_HEADER, Failure, FileInfo, FileKind, FrameKind, NewFile, Path, Reason, Reply},
+    protocol::{DATA_FRAME, Failure, FileInfo, FileKind, FrameKind, NewFile, Path, Reason, Reply},
     transfer::hole_length,
 };
 
@@ -65,7 +65,7 @@ async fn send_content(
     path: &Path,
     writer: &mut FlowWriter,
 ) -> Result<Result<(), Failure>, FrameError> {
-    let mut buffer = vec![0; FRAME_HEADER + DATA_FRAME];
+    let mut buffer = Vec::new();
     while offset < end {
         let data = next_data(file, offset, end);
         if data > offset {
@@ -76,17 +76,15 @@ async fn send_content(
         let hole =
             seek(file, SeekFrom::Hole(offset)).ok().filter(|&hole| hole > offset).map_or(end, |hole| hole.min(end));
         while offset < hole {
-            let wanted = DATA_FRAME.min((hole - offset) as usize);
-            match rustix::io::pread(file, &mut buffer[FRAME_HEADER..FRAME_HEADER + wanted], offset) {
-                // Somebody made it shorter meanwhile.
-                Ok(0) => return Ok(Ok(())),
-                Ok(count) => {
-                    writer.prepared(FrameKind::Data, &mut buffer[..FRAME_HEADER + count]).await?;
-                    offset += count as u64;
-                }
-                Err(Errno::INTR) => {}
+            let length = DATA_FRAME.min((hole - offset) as usize);
+            // Where it ends now: somebody may have made it shorter.
+            match fstat(file).map(|stat| stat.st_size as u64) {
+                Ok(size) if size >= offset + length as u64 => {}
+                Ok(_) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(about(&path.0, error))),
             }
+            writer.file_part(file.as_fd(), offset, length, &mut buffer).await?;
+            offset += length as u64;
             tokio::task::yield_now().await;
         }
     }

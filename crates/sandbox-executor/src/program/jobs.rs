@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::{
     counters::{Counters, Counts},
-    failure::failed,
+    failure::{failed, shortened},
     history::History,
     input::Input,
     tree::Mark,
@@ -32,7 +32,7 @@ const MAX_RUNNING: usize = 1024;
 const MAX_ENDED: usize = 256;
 /// The output of all jobs together, in histories of one job.
 const TOTAL_HISTORIES: usize = 4;
-/// Characters of a command in a listing.
+/// Bytes of a command in a listing: one of all jobs fits into a frame.
 const SHOWN_COMMAND: usize = 200;
 
 /// One job.
@@ -170,7 +170,7 @@ impl Jobs {
             mark: start.mark,
             input: start.input,
             terminal: start.terminal,
-            command: start.exec.program.to_string().chars().take(SHOWN_COMMAND).collect(),
+            command: shortened(start.exec.program.to_string(), SHOWN_COMMAND),
             pid: start.pid,
             before: start.before,
             started: Instant::now(),

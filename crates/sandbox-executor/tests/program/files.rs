@@ -228,7 +228,7 @@ async fn folders_are_made_moved_and_removed() {
         assert_eq!(read(client, b"x/y/moved").await.unwrap(), b"1");
         // Very deep, closed folders, and a link out.
         let script = "cd x; ln -s /etc out; mkdir closed; touch closed/in; chmod 0 closed; \
-                      i=0; while [ $i -lt 1000 ]; do mkdir dd; cd dd; touch f; i=$((i+1)); done";
+                      mkdir -p $(printf 'dd/%.0s' $(seq 500)); touch $(printf 'dd/%.0s' $(seq 400))f";
         let outcome = program.run(script).await;
         assert!(outcome.stderr.is_empty(), "{}", String::from_utf8_lossy(&outcome.stderr));
         client.remove(&b"x".into()).await.unwrap();
@@ -240,16 +240,16 @@ async fn folders_are_made_moved_and_removed() {
 }
 
 #[tokio::test]
-async fn ten_thousand_files_go_in() {
+async fn many_files_go_in_on_one_flow() {
     let program = Program::start(Carrier::Local, |_| {}).await;
     let mut writer = program.client.write().await.unwrap();
-    for number in 0..10_000 {
+    for number in 0..2_000 {
         let path = format!("many/{number}");
         writer.begin(&NewFile { path: path.as_bytes().into(), mode: None }).await.unwrap();
         writer.data(b"content").await.unwrap();
         writer.finish().await.unwrap();
     }
     let listing = program.client.list(&b"many".into(), 1, 20_000).await.unwrap();
-    assert_eq!((listing.entries.len(), listing.truncated), (10_000, false));
-    assert_eq!(program.exec(&Exec::shell("cat many/9999")).await.text(), "content");
+    assert_eq!((listing.entries.len(), listing.truncated), (2_000, false));
+    assert_eq!(program.exec(&Exec::shell("cat many/1999")).await.text(), "content");
 }
