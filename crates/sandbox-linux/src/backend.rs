@@ -161,7 +161,9 @@ impl Backend for LinuxBackend {
             let leaked = host.cgroup.existing().into_iter().filter(|name| {
                 let alive = recovered.alive.iter().any(|sandbox| sandbox.facts().spec.id.as_str() == name);
                 let looked_after = matches!(Lock::take(&folders.join(name)), Ok(None));
-                !alive && !looked_after && host.cgroup.remove_empty(name)
+                // Without a folder here it may be one that a server with another state folder is just making.
+                let anothers = !folders.join(name).exists() && host.cgroup.is_young(name);
+                !alive && !looked_after && !anothers && host.cgroup.remove_empty(name)
             });
             let count = leaked.count();
             if count > 0 {

@@ -201,6 +201,12 @@ impl CgroupHost {
         folders.iter().map(|folder| fs::remove_dir(folder).is_ok()).fold(!folders.is_empty(), |all, one| all && one)
     }
 
+    /// Whether a cgroup was made a moment ago: perhaps its first process is on its way into it.
+    pub fn is_young(&self, name: &str) -> bool {
+        let age = |folder: &PathBuf| fs::metadata(folder).ok()?.modified().ok()?.elapsed().ok();
+        self.folders(name).iter().filter_map(age).any(|age| age < Duration::from_secs(60))
+    }
+
     /// Names of all sandboxes that have a cgroup here.
     pub fn existing(&self) -> Vec<String> {
         let first = match self {
@@ -315,7 +321,7 @@ fn enable_controllers(delegated: &Path, own: &Path) -> Result<(), String> {
 
 fn find_v1(mounts: &str, own: &str) -> Option<CgroupHost> {
     let mut parents = Vec::new();
-    for controller in ["memory", "pids", "cpu", "cpuacct", "freezer"] {
+    for controller in ["memory", "pids", "cpu", "cpuacct"] {
         let held = |options: &str| options.split([',', ' ']).any(|found| found == controller);
         let Some((root, mount, _)) = mount_points(mounts, "cgroup").find(|(_, _, options)| held(options)) else {
             continue;

@@ -89,6 +89,8 @@ const SWEEP_AFTER: Duration = Duration::from_millis(20);
 
 /// Runs until the server is gone and every sandbox has ended.
 pub fn run(state: &Path) -> io::Result<()> {
+    // Whoever started the server may have left descriptors open that are nobody's business here.
+    sys::close_from(3);
     let started = stage::enter().map_err(|error| format!("becoming root of a user namespace failed: {error}"));
     let host = started.and_then(|stage| Host::look(state, stage).map_err(|error| error.to_string()));
     match host {

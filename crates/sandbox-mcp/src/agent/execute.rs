@@ -34,7 +34,13 @@ pub async fn execute(
     let session = place(sandboxes, caller, &request.place).await?;
     let worker = Worker::new(session.clone(), notes);
     worker.note(Note::Sandbox(session.id().clone())).await;
-    upload(&session, request.files).await?;
+    if let Err(error) = upload(&session, request.files).await {
+        // Nobody learns the name of a sandbox whose task never began.
+        if matches!(request.place, TaskPlace::New { .. }) {
+            let _ = sandboxes.remove(caller, session.id()).await;
+        }
+        return Err(error);
+    }
     let before = session.snapshot().await?;
     let ledger = Ledger::open(sandboxes, &session, request.agent, &request.task, began);
 

@@ -29,7 +29,7 @@ pub const MAX_INLINE: u64 = 10 << 20;
 /// Larger files get no hash: it would take too long.
 const MAX_HASHED: u64 = 256 << 20;
 /// Files in one call of get_files.
-const MAX_PATHS: usize = 1000;
+const MAX_PATHS: usize = 200;
 
 /// Writes all files that can be written and says which could not.
 pub async fn write_files(session: Arc<Session>, asked: WriteFiles) -> Result<Answer, ToolError> {
@@ -186,9 +186,8 @@ async fn get_one(
     left: &mut u64,
 ) -> Result<(File, Option<Resource>), ToolError> {
     let offset = part.offset.unwrap_or(0);
-    let wanted = part.length.unwrap_or(u64::MAX).min(if part.is_whole() { u64::MAX } else { *left });
-    let reader =
-        client.read(path, offset, part.length.map(|_| wanted).or((!part.is_whole()).then_some(wanted))).await?;
+    let length = (!part.is_whole()).then(|| part.length.unwrap_or(u64::MAX).min(*left));
+    let reader = client.read(path, offset, length).await?;
     let info = reader.info().clone();
     let mut file = File {
         path: paths::shown(&info.path),
@@ -212,7 +211,7 @@ async fn get_one(
     *left -= content.len() as u64;
     let end = offset.saturating_add(content.len() as u64);
     if !part.is_whole() {
-        file.next_offset = (end < info.size && !content.is_empty()).then_some(end);
+        file.next_offset = (end < info.size).then_some(end);
     }
     file.mime_type = mime_type(&info.path, Some(&content));
     file.content = Some(STANDARD.encode(content));

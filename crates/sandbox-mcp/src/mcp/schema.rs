@@ -126,8 +126,8 @@ fn object_mismatch(at: &str, schema: &JsonObject, value: &JsonObject) -> Option<
             return difference;
         }
     }
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let missing = required.filter(|name| value.get(*name).is_none_or(Value::is_null)).next();
+    let mut required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let missing = required.find(|name| value.get(*name).is_none_or(Value::is_null));
     missing.map(|name| format!("the field `{at}{name}` is missing{}", described(properties.get(name))))
 }
 

@@ -41,6 +41,7 @@ pub struct Client {
     waiting: Waiting,
     notifications: tokio::sync::Mutex<mpsc::UnboundedReceiver<Value>>,
     stderr: Arc<Mutex<String>>,
+    listening: tokio::task::JoinHandle<()>,
     next: AtomicU64,
     tools: tokio::sync::OnceCell<Vec<Value>>,
     state: PathBuf,
@@ -88,7 +89,12 @@ pub async fn start_in(state: &Path, era: Era, variables: &[(&str, &str)]) -> Cli
 pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
     let state = &state.join("state");
     let mut command = Command::new(BINARY);
-    command.arg("serve").env("WORKSPACE_BASE", state).envs(variables.iter().copied()).kill_on_drop(true);
+    command
+        .arg("serve")
+        .env("WORKSPACE_BASE", state)
+        .env("SANDBOX_MCP_LEASE_SECONDS", "10")
+        .envs(variables.iter().copied())
+        .kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let waiting = Waiting::default();
@@ -96,7 +102,7 @@ pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
     let stdout = BufReader::new(child.stdout.take().unwrap());
     tokio::spawn(read(stdout, waiting.clone(), sender));
     let stderr = Arc::new(Mutex::new(String::new()));
-    tokio::spawn(listen(child.stderr.take().unwrap(), stderr.clone()));
+    let listening = tokio::spawn(listen(child.stderr.take().unwrap(), stderr.clone()));
     Client {
         era,
         input: tokio::sync::Mutex::new(child.stdin.take()),
@@ -104,6 +110,7 @@ pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
         waiting,
         notifications: tokio::sync::Mutex::new(notifications),
         stderr,
+        listening,
         next: AtomicU64::new(1),
         tools: tokio::sync::OnceCell::new(),
         state: state.to_owned(),
@@ -258,6 +265,14 @@ impl Client {
     pub async fn close(&mut self) -> std::process::ExitStatus {
         drop(self.input.lock().await.take());
         tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await.expect("it ends in time").unwrap()
+    }
+
+    /// Waits until nobody holds the server's error output any more: clients wait for that.
+    pub async fn streams_end(&mut self) {
+        tokio::time::timeout(Duration::from_secs(3), &mut self.listening)
+            .await
+            .expect("somebody holds it open")
+            .unwrap();
     }
 
     /// Kills the server; it can do nothing about it.

@@ -40,6 +40,7 @@ async fn a_persistent_sandbox_outlives_its_server_and_is_adopted() {
     let session = first.sandbox_with(json!({"persistent": true})).await;
     first.output(&session, "echo kept > kept.txt").await;
     assert!(first.close().await.success());
+    first.streams_end().await;
     let mut second = start_in(folder.path(), Era::Legacy, &[]).await;
     let status = second.ok("get_sandbox_status", json!({})).await;
     assert!(status["recovered"].as_str().is_some_and(|text| text.contains(&session)), "{status}");

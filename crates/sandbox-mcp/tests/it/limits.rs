@@ -8,7 +8,9 @@ use crate::harness::start;
 async fn filling_memory_ends_the_command_and_names_the_limit() {
     let client = start().await;
     let session = client.sandbox_with(json!({"limits": {"memory": "64MiB"}})).await;
-    let script = "echo before; exec tail /dev/zero";
+    // Four processes that each hold less than the limit, and together more: nobody is told "no" before it is too late.
+    let script = "echo before; for i in 1 2 3 4; do (head -c 40000000 /dev/zero; sleep 5) | tail > /dev/null & p=\"$p $!\"; done; \
+                  for q in $p; do wait $q || exit 9; done";
     let ran = client.ok("run_command", json!({"session_id": session, "command": script, "timeout": 60})).await;
     assert_eq!((&ran["status"], &ran["stdout"]), (&json!("killed"), &json!("before\n")), "{ran}");
     assert!(ran["notes"].to_string().contains("memory limit (64 MiB)"), "{ran}");
