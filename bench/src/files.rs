@@ -1,0 +1,127 @@
+//! A large file into a sandbox and out of it, against `cp` on the same disk.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use sandbox_executor::{client::Client, protocol::NewFile, transfer::Piece};
+
+use crate::{
+    clock::{Row, Stopwatch, Timing, Variant, interleave},
+    ours::Embedded,
+    program::CommandLine,
+};
+
+/// Names of what is compared.
+pub mod names {
+    #![allow(missing_docs, reason = "the names say it")]
+    pub const INTO: &str = "into a sandbox";
+    pub const OUT: &str = "out of a sandbox";
+    pub const COPY: &str = "`cp`";
+}
+use names::*;
+
+const INSIDE: &str = "/workspace/large";
+const PIECE: usize = 256 << 10;
+
+/// Times for one file of so many bytes.
+pub struct Transfers {
+    /// Its size.
+    pub bytes: u64,
+    /// Times of the three ways.
+    pub rows: Vec<Row>,
+}
+
+impl Transfers {
+    /// The median speed of one way, in MB/s.
+    pub fn speed(&self, name: &str) -> f64 {
+        let row = self.rows.iter().find(|row| row.name == name);
+        row.map_or(f64::NAN, |row| self.bytes as f64 / 1e3 / row.total.median())
+    }
+}
+
+/// Moves a file of this size, round after round. Every copy is removed and written back before the next begins.
+pub fn transfers(embedded: &Embedded, folder: &Path, bytes: u64, rounds: usize) -> Result<Transfers> {
+    let (source, copy) = (folder.join("source"), folder.join("copy"));
+    make_file(&source, bytes)?;
+    let idle = embedded.idle()?;
+    let first = embedded.wait(send(idle.client(), source.clone()))?;
+    ensure!(first > Duration::ZERO, "nothing was sent");
+
+    let line = CommandLine::new(["cp".to_owned(), source.display().to_string(), copy.display().to_string()]);
+    let rows = interleave(
+        rounds,
+        vec![
+            Variant::new(COPY, || afresh(&copy, || Ok(line.time()?.total))),
+            Variant::new(INTO, || afresh(&copy, || embedded.wait(send(idle.client(), source.clone())))),
+            Variant::new(OUT, || {
+                let timing = afresh(&copy, || embedded.wait(fetch(idle.client(), copy.clone())))?;
+                ensure!(fs::metadata(&copy)?.len() == bytes, "the copy has another size");
+                Ok(timing)
+            }),
+        ],
+    )?;
+    embedded.remove(vec![idle], 1)?;
+    fs::remove_file(source)?;
+    fs::remove_file(copy)
+        .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    Ok(Transfers { bytes, rows })
+}
+
+/// Without an old copy and without writes of others under way.
+fn afresh(copy: &Path, transfer: impl FnOnce() -> Result<Duration>) -> Result<Timing> {
+    if copy.exists() {
+        fs::remove_file(copy)?;
+    }
+    CommandLine::new(["sync"]).output()?;
+    let watch = Stopwatch::start();
+    transfer()?;
+    Ok(watch.stop())
+}
+
+async fn send(client: Client, source: PathBuf) -> Result<Duration> {
+    let start = Instant::now();
+    let mut source = File::open(source)?;
+    let mut piece = vec![0; PIECE];
+    let mut writer = client.write().await?;
+    writer.begin(&NewFile { path: INSIDE.into(), mode: None }).await?;
+    loop {
+        let length = source.read(&mut piece)?;
+        if length == 0 {
+            break;
+        }
+        writer.data(&piece[..length]).await?;
+    }
+    writer.finish().await?;
+    Ok(start.elapsed())
+}
+
+async fn fetch(client: Client, copy: PathBuf) -> Result<Duration> {
+    let start = Instant::now();
+    let mut copy = File::create(copy)?;
+    let mut reader = client.read(&INSIDE.into(), 0, None).await?;
+    while let Some(piece) = reader.next().await? {
+        match &piece {
+            Piece::Data(data) => copy.write_all(data)?,
+            Piece::Hole(length) => anyhow::bail!("a hole of {length} bytes in a file without one"),
+        }
+        reader.recycle(piece);
+    }
+    Ok(start.elapsed())
+}
+
+/// Bytes that look random, so that nothing on the way can make them fewer.
+fn make_file(path: &Path, bytes: u64) -> Result<()> {
+    let mut block = vec![0; 1 << 20];
+    File::open("/dev/urandom")?.read_exact(&mut block)?;
+    let mut file = File::create(path)?;
+    for number in 0..bytes >> 20 {
+        block[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&block)?;
+    }
+    Ok(file.sync_all()?)
+}

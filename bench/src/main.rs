@@ -1,0 +1,145 @@
+//! Measures the embedded backend against docker, `bwrap` and a plain spawn, in one run. `bench/run` starts it.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod files;
+mod goals;
+mod machine;
+mod mcp;
+mod memory;
+mod ours;
+mod plot;
+mod program;
+mod results;
+mod rivals;
+mod scale;
+mod starts;
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use crate::{
+    machine::Machine,
+    ours::Embedded,
+    results::{Part, Results},
+    rivals::Docker,
+    starts::Field,
+};
+
+/// Measures, and writes RESULTS.md and results.svg.
+#[derive(Parser)]
+struct Arguments {
+    /// The program to measure.
+    #[arg(long)]
+    sandbox_mcp: PathBuf,
+    /// A folder for everything that is made on the way.
+    #[arg(long)]
+    state: PathBuf,
+    /// Where the results go.
+    #[arg(long)]
+    out: PathBuf,
+    /// Socket of a docker engine that has an image named `bench`.
+    #[arg(long)]
+    docker: Option<PathBuf>,
+    /// Why there is none.
+    #[arg(long, default_value = "not asked for")]
+    no_docker: String,
+    /// Few rounds and small numbers: shows that everything works, not how fast.
+    #[arg(long)]
+    short: bool,
+}
+
+/// How often and how much.
+struct Size {
+    rounds: usize,
+    rounds_at_once: usize,
+    execs: usize,
+    rate: [usize; 2],
+    idle: [usize; 2],
+    crowd: usize,
+    file: u64,
+    file_rounds: usize,
+}
+
+const FULL: Size = Size {
+    rounds: 40,
+    rounds_at_once: 3,
+    execs: 100,
+    rate: [300, 24],
+    idle: [100, 16],
+    crowd: 1000,
+    file: 1 << 30,
+    file_rounds: 4,
+};
+const SHORT: Size = Size {
+    rounds: 5,
+    rounds_at_once: 1,
+    execs: 10,
+    rate: [60, 6],
+    idle: [30, 4],
+    crowd: 100,
+    file: 128 << 20,
+    file_rounds: 1,
+};
+
+fn main() -> Result<()> {
+    sandbox_linux::run_role_if_asked();
+    let arguments = Arguments::parse();
+    let results = measure(&arguments)?;
+    fs::write(arguments.out.join("RESULTS.md"), results.to_markdown())?;
+    fs::write(arguments.out.join("results.svg"), plot::to_svg(&results))?;
+    let failures = results.failures();
+    for why in &failures {
+        eprintln!("bench: {why}");
+    }
+    anyhow::ensure!(failures.is_empty(), "{} parts could not be measured", failures.len());
+    Ok(())
+}
+
+fn measure(arguments: &Arguments) -> Result<Results> {
+    let size = if arguments.short { &SHORT } else { &FULL };
+    let machine = Machine::here();
+    let docker = match &arguments.docker {
+        Some(socket) => Docker::connect(socket, "bench").map_err(|error| error.to_string()),
+        None => Err(arguments.no_docker.clone()),
+    };
+    let engine = docker.as_ref().ok();
+    let folder = arguments.state.as_path();
+    let embedded = Embedded::start(&private(folder, "library")?).context("starting the embedded backend")?;
+    private(folder, "mcp")?;
+    let field = Field { embedded: &embedded, sandbox_mcp: &arguments.sandbox_mcp, folder, docker: engine };
+    Ok(Results {
+        machine,
+        cold: part("starts", || starts::cold(&field, size.rounds)),
+        live: part("commands", || starts::live(&field, size.execs, size.rounds_at_once)),
+        cold_at_once: part("starts at once", || starts::cold_at_once(&field, size.rounds_at_once)),
+        rates: part("rates", || scale::rates(&embedded, engine, size.rate[0], size.rate[1])),
+        footprints: part("memory", || scale::footprints(&embedded, engine, size.idle[0], size.idle[1])),
+        crowd: part("crowd", || scale::crowd(&embedded, size.crowd)),
+        transfers: part("files", || files::transfers(&embedded, folder, size.file, size.file_rounds)),
+        docker: docker.and_then(|docker| docker.version().map_err(|error| error.to_string())),
+    })
+}
+
+/// One part: its failure is told in the results, and the others go on.
+fn part<T>(name: &str, measure: impl FnOnce() -> Result<T>) -> Part<T> {
+    let start = Instant::now();
+    let result = measure().map_err(|error| format!("{name}: {error:#}"));
+    let outcome = if result.is_ok() { "measured" } else { "failed" };
+    eprintln!("bench: {name}: {outcome} in {:.0} s", start.elapsed().as_secs_f64());
+    result
+}
+
+fn private(folder: &Path, name: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    fs::DirBuilder::new().mode(0o700).recursive(true).create(&path)?;
+    Ok(path)
+}

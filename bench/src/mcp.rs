@@ -1,0 +1,86 @@
+//! A client of `sandbox-mcp serve` on standard streams, just large enough to be measured.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::clock::{Stopwatch, Timing};
+
+/// A server that was greeted.
+pub struct Server {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    last_id: u64,
+}
+
+impl Server {
+    /// Starts the program with its state in this folder.
+    pub fn start(program: &Path, state: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("serve").env("XDG_STATE_HOME", state).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().context("starting sandbox-mcp serve")?;
+        let requests = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
+        let mut server = Self { child, requests, answers, last_id: 0 };
+        let client = json!({ "name": "bench", "version": "1" });
+        let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
+        server.ask("initialize", hello)?;
+        server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
+        Ok(server)
+    }
+
+    /// `create_sandbox`, `run_command`, `cleanup_session`. An answer comes whole, so the first output is the second answer.
+    pub fn time_start(&mut self) -> Result<Timing> {
+        let mut watch = Stopwatch::start();
+        let made = self.call("create_sandbox", json!({}))?;
+        let session = made["session_id"].as_str().context("create_sandbox answers with a session_id")?.to_owned();
+        let ran = self.call("run_command", json!({ "session_id": session, "command": "echo hello" }))?;
+        watch.output();
+        ensure!(ran["stdout"] == "hello\n", "run_command answered {ran}");
+        self.call("cleanup_session", json!({ "session_id": session }))?;
+        Ok(watch.stop())
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        let mut result = self.ask("tools/call", json!({ "name": tool, "arguments": arguments }))?;
+        ensure!(result["isError"] != json!(true), "{tool}: {result}");
+        Ok(result["structuredContent"].take())
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.last_id += 1;
+        self.send(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }))?;
+        loop {
+            let mut line = String::new();
+            ensure!(self.answers.read_line(&mut line)? > 0, "the server closed its output during {method}");
+            let mut message: Value = serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))?;
+            if message["id"] != json!(self.last_id) {
+                continue;
+            }
+            if !message["error"].is_null() {
+                bail!("{method}: {}", message["error"]);
+            }
+            return Ok(message["result"].take());
+        }
+    }
+
+    fn send(&mut self, message: &Value) -> Result<()> {
+        let requests = self.requests.as_mut().context("the server was stopped")?;
+        requests.write_all(format!("{message}\n").as_bytes())?;
+        Ok(requests.flush()?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // End of input is how a client says goodbye.
+        self.requests = None;
+        let _ = self.child.wait();
+    }
+}
