@@ -55,7 +55,7 @@ fn cases() -> Vec<Case> {
         walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
             an_image_folder_can_be_changed_where_the_policy_says;
-        limits: memory_is_held, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, cpu_is_held,
+        limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         lives: destroy_leaves_nothing_and_may_be_repeated, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;

@@ -23,6 +23,22 @@ pub async fn memory_is_held(bench: Workbench) {
     assert_eq!(sh(&client, "echo alive").await.text(), "alive");
 }
 
+pub async fn memory_that_has_no_owner_is_held_or_refused(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.memory = Bytes::mib(200)).await;
+    // Shared memory without a file, then through the device; most of it unmapped again, so that no process has it.
+    for source in ["mmap.mmap(-1, 1 << 20)", "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)"] {
+        let script = format!(
+            "import mmap, os, time\nkept = []\nfor _ in range(500):\n m = {source}\n m.write(b'x' * (1 << 20))\n kept.append(m)\ntime.sleep(1)"
+        );
+        let outcome = run(&client, &Exec::argv(["python3", "-c", &script])).await;
+        assert_ne!(outcome.exit, Exit::Code(0), "{source} took 500 MiB of 200");
+    }
+    let outcome =
+        run(&client, &Exec::argv(["python3", "-c", "import os\nprint(len(open('/dev/zero', 'rb').read(1 << 20)))"]))
+            .await;
+    assert_eq!(outcome.text(), "1048576", "zeros can be read");
+}
+
 pub async fn a_fork_bomb_is_held_and_the_executor_still_answers(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.pids = 64).await;
     let bomb = client.spawn(&Exec::shell("bomb() { bomb | bomb & }; bomb; sleep 1000")).await.unwrap();
@@ -59,10 +75,17 @@ pub async fn disk_is_held(bench: Workbench) {
     assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk), "many files over the limit");
 }
 
+pub async fn files_that_were_removed_but_are_open_count(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(100)).await;
+    let script = "import os, time\nkept = []\nfor i in range(40):\n f = open('f', 'wb'); f.write(bytes(10 << 20)); f.flush(); os.unlink('f'); kept.append(f); time.sleep(0.1)\ntime.sleep(20)";
+    let mut exec = Exec::argv(["python3", "-c", script]);
+    exec.timeout = Some(Duration::from_secs(60));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
+}
+
 pub async fn cpu_is_held(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.cpu_millis = 500).await;
-    let script =
-        "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())";
+    let script = "import time\nbegan = time.process_time()\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time() - began)";
     let used: f64 = run(&client, &Exec::argv(["python3", "-c", script])).await.text().parse().unwrap();
     assert!(used < 1.4, "half a processor for 2 s is 1 s, used {used}");
 }

@@ -49,6 +49,10 @@ pub struct Boot {
     pub oom: OomCounter,
     /// Whether a supervisor writes [`Verdicts`].
     pub supervised: bool,
+    /// Whether the executor is killed when the thread that started it ends. Whoever starts it may have asked the kernel
+    /// for that already, but becoming the user undoes it, so the executor asks again.
+    #[serde(default)]
+    pub die_with_parent: bool,
 }
 
 /// How an executor is reached.

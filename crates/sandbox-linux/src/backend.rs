@@ -101,6 +101,21 @@ impl LinuxBackend {
         self.launcher()?.order(order).await
     }
 
+    /// Removes what is left of an ended sandbox without the launcher, which is gone; the next one sweeps the trash.
+    pub(crate) fn bury(&self, name: &str) -> Result<()> {
+        if let Some(host) = self.host() {
+            host.cgroup.remove(name);
+        }
+        let (folder, trash) =
+            (self.inner.state.join("sandboxes").join(name), self.inner.state.join("trash").join(name));
+        match fs::rename(&folder, &trash) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(format!("removing {}", folder.display()))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn host(&self) -> Option<&Host> {
         self.inner.launcher.as_ref().ok().map(|launcher| &launcher.host)
     }
@@ -210,11 +225,11 @@ impl Launcher {
         self.waiting().insert(ticket, sender);
         let order = order(ticket);
         let sending = self.control.async_io(Interest::WRITABLE, |socket| wire::send_value(socket.as_fd(), &order, &[]));
-        if let Err(source) = sending.await {
+        if sending.await.is_err() {
             self.waiting().remove(&ticket);
-            return Err(Error::Io { doing: "talking to the launcher".into(), source });
+            return Err(launcher_gone());
         }
-        receiver.await.map_err(|_| probe::unusable("the launcher has ended"))
+        receiver.await.map_err(|_| launcher_gone())
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
@@ -259,6 +274,14 @@ fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) 
         Report::Used { ticket, usage } => launcher.deliver(ticket, Answer::Used(usage)),
         Report::Ended { name } => tracing::debug!(%name, "sandbox ended"),
         Report::Ready(_) | Report::Unusable(_) => {}
+    }
+}
+
+fn launcher_gone() -> Error {
+    Error::Unavailable {
+        what: "this server can make no more sandboxes".into(),
+        why: "its launcher was ended".into(),
+        fix: "Start sandbox-mcp again".into(),
     }
 }
 

@@ -124,6 +124,8 @@ impl Nursery {
                 start(&baggage, sync.as_fd())?
             }
         };
+        let mut cgroup = cgroup;
+        cgroup.settle();
         Ok(Newborn { process, status, cgroup, sync, verdicts })
     }
 }

@@ -147,6 +147,7 @@ fn arguments(plan: &Plan) -> Vec<String> {
                 let how = if *access == Access::Read { "--ro-bind" } else { "--bind" };
                 say(&[how, &source.to_string_lossy(), &format!("/{target}")]);
             }
+            Step::Zeros { source } => say(&["--ro-bind", &source.to_string_lossy(), "/dev/zero"]),
             Step::Mask { target } => match fs::symlink_metadata(Path::new("/").join(target)) {
                 Ok(found) if found.is_dir() => {
                     say(&["--tmpfs", &format!("/{target}"), "--remount-ro", &format!("/{target}")])

@@ -239,6 +239,12 @@ impl Cgroup {
         self.oom.as_ref()
     }
 
+    /// Closes what only a birth needs.
+    pub fn settle(&mut self) {
+        self.entry = Entry::None;
+        self.oom = None;
+    }
+
     /// Removes it; all its processes have ended.
     pub fn remove(&self) -> bool {
         remove_all(&self.folders)

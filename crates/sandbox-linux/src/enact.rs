@@ -136,6 +136,7 @@ fn become_first_user(plan: &Plan) -> Result<(), Failed> {
 fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
     let open = |step: &Step| match step {
         Step::Bind { source, access, .. } => Some(open_source(source, *access).step(|| format!("{step:?}"))),
+        Step::Zeros { source } => Some(open_source(source, plan::Access::Read).step(|| format!("{step:?}"))),
         _ => None,
     };
     steps.iter().filter_map(open).collect()
@@ -201,6 +202,13 @@ fn walk(step: &Step, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> i
                 Mode::from_raw_mode(0o666),
             )?);
             Ok(rustix::mount::mount_bind(format!("/dev/{name}"), target)?)
+        }
+        Step::Zeros { .. } => {
+            drop(rustix::fs::open("dev/zero", OFlags::CREATE | OFlags::CLOEXEC, Mode::from_raw_mode(0o444))?);
+            match sources.pop_front() {
+                Some(file) => attach(&file, Path::new("dev/zero")),
+                None => Err(io::ErrorKind::NotFound.into()),
+            }
         }
         Step::Tmpfs { target, size, mode } => attach(&tmpfs(*size, *mode)?, Path::new(target)),
         Step::Proc => mount_proc(sync),
@@ -346,6 +354,8 @@ fn confine(
     let kept = CapabilitySet::from_bits_retain(confinement.capabilities);
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
+    // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
+    rustix::process::setsid().step(|| "leaving the session".into())?;
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }

@@ -27,7 +27,7 @@ use crate::{
     stage,
     supervise::{self, Supervisor},
     sys::{self, Cloned},
-    wire,
+    tree, wire,
 };
 
 /// What a server can ask.
@@ -91,6 +91,10 @@ const SWEEP_AFTER: Duration = Duration::from_millis(20);
 pub fn run(state: &Path) -> io::Result<()> {
     // Whoever started the server may have left descriptors open that are nobody's business here.
     sys::close_from(3);
+    // Every sandbox costs a few descriptors, and the usual soft limit is for programs that still use select(2).
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let limit = rustix::process::Rlimit { current: most, maximum: most };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
     let started = stage::enter().map_err(|error| format!("becoming root of a user namespace failed: {error}"));
     let host = started.and_then(|stage| Host::look(state, stage).map_err(|error| error.to_string()));
     match host {
@@ -112,6 +116,8 @@ struct Launcher {
     disk: DiskWatch,
     sweep_at: Option<Instant>,
     sweeper: Option<OwnedFd>,
+    /// Processes that answer a question and end.
+    helpers: Vec<OwnedFd>,
 }
 
 struct Live {
@@ -144,7 +150,18 @@ impl Launcher {
         let trash = fs::read_dir(host.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
         let sweep_at = trash.then(Instant::now);
         let live = HashMap::new();
-        Ok(Self { host, nursery, epoll, live, next_token: 1, serving: true, disk, sweep_at, sweeper: None })
+        Ok(Self {
+            host,
+            nursery,
+            epoll,
+            live,
+            next_token: 1,
+            serving: true,
+            disk,
+            sweep_at,
+            sweeper: None,
+            helpers: Vec::new(),
+        })
     }
 
     fn work(&mut self) -> io::Result<()> {
@@ -296,14 +313,24 @@ impl Launcher {
         }
     }
 
-    fn usage(&self, ticket: u64, name: &str) {
-        let live = self.live.values().find(|live| live.name == name);
-        let mut usage = match self.host.cgroup.usage(name) {
-            Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
-            None => live.and_then(|live| Some(live.supervisor.as_ref()?.usage())).unwrap_or_default(),
-        };
-        usage.disk = Bytes(supervise::disk_usage(&self.host.state.join("sandboxes").join(name)));
-        self.report(&Report::Used { ticket, usage }, &[]);
+    /// Counting files may take long, and others must not wait: a process of its own does it, and answers itself.
+    fn usage(&mut self, ticket: u64, name: &str) {
+        self.helpers.retain(|helper| !ended(helper));
+        match sys::clone(0, None) {
+            Ok(Cloned::Child) => {
+                let live = self.live.values().find(|live| live.name == name);
+                let mut usage = match self.host.cgroup.usage(name) {
+                    Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
+                    None => live.and_then(|live| Some(live.supervisor.as_ref()?.usage())).unwrap_or_default(),
+                };
+                let folder = self.host.state.join("sandboxes").join(name);
+                usage.disk = Bytes(live.map_or_else(|| supervise::disk_usage(&folder, None), Live::disk_usage));
+                self.report(&Report::Used { ticket, usage }, &[]);
+                sys::exit_now(0)
+            }
+            Ok(Cloned::Parent { pidfd, .. }) => self.helpers.push(pidfd),
+            Err(error) => self.report(&Report::Failed { ticket, why: format!("measuring failed: {error}") }, &[]),
+        }
     }
 
     fn supervise(&mut self) {
@@ -334,18 +361,19 @@ impl Launcher {
             self.judge_disk(&answer, &tokens, too_little);
         }
         // Sizes are looked at only when something was written since; 64 KiB is noise.
+        // Compared with the last time that they were, so that who writes slowly is seen too.
         if !too_little && free.saturating_add(64 << 10) >= self.disk.free {
-            self.disk.free = free;
+            self.disk.free = self.disk.free.max(free);
             return;
         }
         self.disk.free = free;
-        let (tokens, folders): (Vec<u64>, Vec<PathBuf>) =
-            self.live.iter().map(|(token, live)| (*token, live.folder.clone())).unzip();
+        let tokens: Vec<u64> = self.live.keys().copied().collect();
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                for folder in folders {
-                    let _ = rustix::io::write(&answer_inside, &supervise::disk_usage(&folder).to_le_bytes());
+                for token in &tokens {
+                    let size = self.live.get(token).map_or(0, Live::disk_usage);
+                    let _ = rustix::io::write(&answer_inside, &size.to_le_bytes());
                 }
                 sys::exit_now(0)
             }
@@ -389,7 +417,7 @@ impl Launcher {
         }
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                sweep_trash(&self.host.state.join("trash"));
+                let _ = tree::clear(&self.host.state.join("trash"));
                 sys::exit_now(0)
             }
             Ok(Cloned::Parent { pidfd, .. }) => self.sweeper = Some(pidfd),
@@ -399,6 +427,10 @@ impl Launcher {
 }
 
 impl Live {
+    fn disk_usage(&self) -> u64 {
+        supervise::disk_usage(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
+    }
+
     /// What the executor said first, with the sandbox's `/proc` that was sent before.
     fn first_report(&mut self) -> BootReport {
         let mut buffer = [0; 4096];
@@ -420,24 +452,4 @@ impl Live {
 fn ended(pidfd: &OwnedFd) -> bool {
     let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
     !matches!(rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
-}
-
-/// Removes everything in the trash, also folders that forbid it to their owner.
-pub fn sweep_trash(trash: &Path) {
-    for entry in fs::read_dir(trash).into_iter().flatten().flatten() {
-        if fs::remove_dir_all(entry.path()).is_err() {
-            open_up(&entry.path());
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-fn open_up(folder: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
-    }
 }

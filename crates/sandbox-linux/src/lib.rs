@@ -26,6 +26,7 @@ mod stage;
 mod supervise;
 mod sys;
 mod syscalls;
+mod tree;
 mod wire;
 
 use std::{path::Path, sync::Arc};

@@ -76,15 +76,40 @@ pub enum RootSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Step {
-    Folder { target: String, mode: u32 },
-    Link { target: String, to: String },
-    Bind { source: PathBuf, target: String, access: Access },
-    Device { name: String },
-    Tmpfs { target: String, size: u64, mode: u32 },
+    Folder {
+        target: String,
+        mode: u32,
+    },
+    Link {
+        target: String,
+        to: String,
+    },
+    Bind {
+        source: PathBuf,
+        target: String,
+        access: Access,
+    },
+    Device {
+        name: String,
+    },
+    /// A file of nothing in place of `/dev/zero`: memory that is shared through the device has no owner who could be
+    /// asked for it, so where memory is summed over processes the device is not there.
+    Zeros {
+        source: PathBuf,
+    },
+    Tmpfs {
+        target: String,
+        size: u64,
+        mode: u32,
+    },
     Proc,
     Terminals,
-    Mask { target: String },
-    Freeze { target: String },
+    Mask {
+        target: String,
+    },
+    Freeze {
+        target: String,
+    },
 }
 
 /// What may be done with a bound folder.
@@ -118,6 +143,8 @@ pub struct Watch {
     pub memory: Option<Bytes>,
     /// Thousandths of a processor, where it is not a whole number.
     pub cpu_millis: Option<u32>,
+    /// Processes and threads of all users inside.
+    pub pids: Option<u32>,
     /// Files in these folders of the sandbox's folder.
     pub disk: Option<Bytes>,
 }
@@ -125,7 +152,7 @@ pub struct Watch {
 impl Watch {
     /// Whether processes have to be looked at.
     pub fn processes(&self) -> bool {
-        self.memory.is_some() || self.cpu_millis.is_some()
+        self.memory.is_some() || self.cpu_millis.is_some() || self.pids.is_some()
     }
 }
 
@@ -194,6 +221,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             file_size: Some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
             supervised: true,
+            die_with_parent: watch.processes(),
         },
         watch,
     };
@@ -226,8 +254,18 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
         watch.cpu_millis = Some(limits.cpu_millis);
         enforcement.hold(Control::Cpu, Held::Supervised, format!("{cpus} processors by stopping and continuing"));
     }
-    let pids = if covers.pids { by } else { "rlimit, counted in the sandbox's own user namespace" };
-    enforcement.hold(Control::Pids, Held::Kernel, format!("{pids}: {}", limits.pids));
+    if covers.pids {
+        enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids));
+    } else if spec.policy.user == User::Root && host.ids != IdSource::Single {
+        // The kernel counts per user, and root inside may become any of many.
+        watch.pids = Some(limits.pids);
+        let how =
+            format!("{} counted over all processes every 10 to 250 ms; as many for each user by rlimit", limits.pids);
+        enforcement.hold(Control::Pids, Held::Supervised, how);
+    } else {
+        let how = format!("rlimit, counted in the sandbox's own user namespace: {}", limits.pids);
+        enforcement.hold(Control::Pids, Held::Kernel, how);
+    }
     let how = format!("{} watched; each file at most that much by rlimit", limits.disk);
     enforcement.hold(Control::Disk, Held::Supervised, how);
     enforcement.hold(Control::Tmp, Held::Kernel, format!("size of the file system: {}", limits.tmp));
@@ -236,8 +274,10 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
     enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
-    let identity = match host.ids {
-        IdSource::Single => "the executor has the commands' uid; it is not dumpable, and the filter closes the rest",
+    let identity = match (host.ids, spec.policy.user) {
+        (IdSource::Single, _) | (_, User::Root) => {
+            "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
+        }
         _ => "the executor is another user than the commands",
     };
     enforcement.hold(Control::ExecutorIdentity, Held::Kernel, identity);
@@ -274,7 +314,12 @@ fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
         steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
         steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
     }
-    steps.extend(devices(limits.tmp));
+    let zeros = if host.cgroup.covers().memory {
+        Step::Device { name: "zero".into() }
+    } else {
+        Step::Zeros { source: host.etc.join("zero") }
+    };
+    steps.extend(devices(limits.tmp, zeros));
     steps.push(Step::Proc);
     let masked = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"];
     steps.extend(masked.map(|name| Step::Mask { target: format!("proc/{name}") }));
@@ -290,10 +335,11 @@ fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
     steps
 }
 
-fn devices(tmp: Bytes) -> Vec<Step> {
+fn devices(tmp: Bytes, zeros: Step) -> Vec<Step> {
     let mut steps = vec![Step::Tmpfs { target: "dev".into(), size: 64 << 10, mode: 0o755 }];
-    let devices = ["null", "zero", "full", "random", "urandom", "tty"];
+    let devices = ["null", "full", "random", "urandom", "tty"];
     steps.extend(devices.map(|name| Step::Device { name: name.into() }));
+    steps.push(zeros);
     steps.push(Step::Terminals);
     steps.push(Step::Folder { target: "dev/shm".into(), mode: 0o1777 });
     steps.push(Step::Tmpfs { target: "dev/shm".into(), size: tmp.0.min(64 << 20), mode: 0o1777 });

@@ -119,7 +119,10 @@ impl Sandbox for LinuxSandbox {
         }
         let Some(backend) = &self.backend else { return Ok(()) };
         let name = self.facts.spec.id.to_string();
-        backend.order(|ticket| Order::Destroy { ticket, name }).await.map(drop)
+        match backend.order(|ticket| Order::Destroy { ticket, name: name.clone() }).await {
+            Ok(_) => Ok(()),
+            Err(_) => backend.bury(&name),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 /// What a filter leaves out or adds, by how the sandbox's limits are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Refuse memory that a sum over processes cannot see (memfd, System V shared memory).
+    /// Refuse memory that a sum over processes cannot see: shared memory without a file, System V, memfd.
     pub visible_memory_only: bool,
     /// Refuse changing which processors may be used.
     pub fixed_processors: bool,
@@ -32,9 +32,12 @@ pub fn compile(profile: Profile) -> Vec<Instruction> {
     set(libc::SYS_ioctl, Verdict::Check(Check::NoTerminalInjection));
     set(libc::SYS_personality, Verdict::Check(Check::UsualPersonality));
     if profile.visible_memory_only {
-        for nr in [libc::SYS_memfd_create, libc::SYS_memfd_secret, libc::SYS_shmget] {
+        let hidden =
+            [libc::SYS_memfd_create, libc::SYS_memfd_secret, libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget];
+        for nr in hidden {
             set(nr, Verdict::Refuse);
         }
+        set(libc::SYS_mmap, Verdict::Check(Check::NoSharedMemoryWithoutFile));
     }
     if profile.fixed_processors {
         set(libc::SYS_sched_setaffinity, Verdict::Refuse);
@@ -61,6 +64,7 @@ enum Check {
     OwnProcess,
     NoTerminalInjection,
     UsualPersonality,
+    NoSharedMemoryWithoutFile,
 }
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -176,6 +180,14 @@ impl Check {
             Self::LocalFamily => only(0, &[libc::AF_UNIX as u32]),
             Self::OwnProcess => only(0, &[0]),
             Self::UsualPersonality => only(0, &[0, 0x0008, 0x20000, 0x20008, u32::MAX]),
+            // MAP_SHARED is bit 0 also in MAP_SHARED_VALIDATE; MAP_PRIVATE is bit 1.
+            Self::NoSharedMemoryWithoutFile => vec![
+                instruction(LOAD, 0, 0, argument_low(3)),
+                instruction(IF_ANY_BIT, 0, 2, libc::MAP_SHARED as u32),
+                instruction(IF_ANY_BIT, 0, 1, libc::MAP_ANONYMOUS as u32),
+                REFUSE,
+                ALLOW,
+            ],
             Self::NoTerminalInjection => vec![
                 instruction(LOAD, 0, 0, argument_low(1)),
                 instruction(IF_EQUAL, 1, 0, libc::TIOCSTI as u32),
@@ -258,6 +270,16 @@ mod tests {
         for nr in [libc::SYS_io_uring_setup, libc::SYS_bpf, libc::SYS_keyctl, libc::SYS_userfaultfd, libc::SYS_ptrace] {
             assert_eq!(native(nr, [0; 6]), REFUSE.k, "{nr}");
         }
+    }
+
+    #[test]
+    fn memory_that_a_sum_would_miss_is_refused_where_memory_is_summed() {
+        let program = compile(Profile { visible_memory_only: true, fixed_processors: false });
+        let map = |flags: i32| run(&program, NATIVE, libc::SYS_mmap as u32, [0, 4096, 3, flags as u64, 0, 0]);
+        assert_eq!(map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS), ALLOW.k);
+        assert_eq!(map(libc::MAP_SHARED), ALLOW.k, "a file");
+        assert_eq!(map(libc::MAP_SHARED | libc::MAP_ANONYMOUS), REFUSE.k);
+        assert_eq!(map(libc::MAP_SHARED_VALIDATE | libc::MAP_ANONYMOUS), REFUSE.k);
     }
 
     proptest! {

@@ -17,11 +17,10 @@ use crate::{
     birth::{Newborn, Nursery},
     folder,
     host::Host,
-    launcher::sweep_trash,
     plan::{self, Plan},
     probe, stage,
     supervise::{self, Supervisor},
-    wire,
+    tree, wire,
 };
 
 const DISK_EVERY: Duration = Duration::from_secs(1);
@@ -50,21 +49,10 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
             ended
         },
     );
-    let trash = state.join("trash").join(&plan.name);
-    if fs::rename(&plan.folder, &trash).is_ok() {
-        remove(&trash);
-    }
+    let _ = tree::clear(&plan.folder);
+    let _ = fs::remove_dir(&plan.folder);
     drop(lock);
     ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })
-}
-
-/// Most sandboxes leave a handful of empty folders; what they filled is removed all the same.
-fn remove(folder: &Path) {
-    if fs::remove_dir_all(folder).is_err()
-        && let Some(trash) = folder.parent()
-    {
-        sweep_trash(trash);
-    }
 }
 
 /// Looks after the sandbox until its executor has said how the command ended, and then until it is gone.
@@ -115,9 +103,10 @@ impl Disk {
         }
         self.due = now + DISK_EVERY;
         let Ok((free, too_little)) = supervise::free_space(&plan.folder) else { return };
-        let filled = free < self.free;
-        self.free = free;
-        let over = |limit: Bytes| supervise::disk_usage(&plan.folder) > limit.0;
+        // Compared with the last time that files were measured, so that who writes slowly is seen too.
+        let filled = free.saturating_add(64 << 10) < self.free;
+        self.free = if filled { free } else { self.free.max(free) };
+        let over = |limit: Bytes| supervise::disk_usage(&plan.folder, Some(supervisor.proc())) > limit.0;
         if too_little || (filled && supervisor.disk().is_some_and(over)) {
             supervisor.stop_writing();
         }

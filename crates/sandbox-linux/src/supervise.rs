@@ -2,9 +2,9 @@
 //! processes, disk space by looking at its files. What goes over is stopped, and the verdict says why.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,7 @@ use rustix::{
 use sandbox_core::{Bytes, Usage};
 use sandbox_executor::boot::Verdicts;
 
-use crate::plan::Watch;
+use crate::{plan::Watch, tree};
 
 /// How often processes are looked at: nothing runs, all is well, the limit is near.
 const IDLE: Duration = Duration::from_millis(250);
@@ -81,6 +81,13 @@ impl Supervisor {
                 self.due = now + NEAR;
             }
         }
+        if let Some(limit) = self.watch.pids
+            && census.threads() > limit
+        {
+            // Whoever is over the number is ended; the kernel would have refused to start it.
+            census.signal_all(self.proc.as_fd(), Signal::KILL);
+            self.due = now + NEAR;
+        }
         if let Some(millis) = self.watch.cpu_millis {
             self.throttle(&census, millis, now);
         }
@@ -94,6 +101,11 @@ impl Supervisor {
         census.processes.iter().for_each(|process| process.signal(self.proc.as_fd(), Signal::KILL));
     }
 
+    /// The sandbox's `/proc`.
+    pub fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
+    }
+
     /// The limit for files.
     pub fn disk(&self) -> Option<Bytes> {
         self.watch.disk
@@ -102,7 +114,7 @@ impl Supervisor {
     /// What its processes use.
     pub fn usage(&self) -> Usage {
         let census = Census::take(self.proc.as_fd());
-        let pids = census.processes.iter().map(|process| process.threads).sum();
+        let pids = census.threads();
         let cpu = census.processes.iter().map(|process| process.cpu).sum();
         Usage { memory: Bytes(census.memory()), cpu, pids, disk: Bytes(0) }
     }
@@ -138,6 +150,10 @@ impl Census {
             (name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1").then(|| name.to_owned())
         });
         Self { processes: numbers.filter_map(|number| Process::look(proc, number)).collect() }
+    }
+
+    fn threads(&self) -> u32 {
+        self.processes.iter().map(|process| process.threads).sum()
     }
 
     fn memory(&self) -> u64 {
@@ -187,26 +203,12 @@ fn read(proc: BorrowedFd<'_>, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// Bytes in files beneath the folders of a sandbox that count against its disk limit.
-pub fn disk_usage(folder: &Path) -> u64 {
-    ["workspace", "home", "upper"].iter().map(|name| folder.join(name)).map(|path| tree_size(&path)).sum()
-}
-
-/// Walks without following links; what cannot be read counts as nothing.
-fn tree_size(root: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut folders: Vec<PathBuf> = vec![root.into()];
-    let mut total = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let Ok(found) = entry.metadata() else { continue };
-            total += found.blocks() * 512;
-            if found.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    total
+/// Bytes of a sandbox that count against its disk limit: its files, and those that it removed but holds open.
+pub fn disk_usage(folder: &Path, proc: Option<BorrowedFd<'_>>) -> u64 {
+    let named = ["workspace", "home", "upper"].map(|name| tree::size(&folder.join(name)));
+    let device = rustix::fs::stat(folder).map(|found| found.st_dev);
+    let unlinked = proc.zip(device.ok()).map_or(0, |(proc, device)| tree::size_of_unlinked(proc, device));
+    named.into_iter().fold(unlinked, u64::saturating_add)
 }
 
 /// Free space where sandboxes keep their files, and whether it is too little to go on.
