@@ -16,7 +16,7 @@ use rustix::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
         UnmountFlags,
     },
-    process::Signal,
+    process::{Resource, Rlimit, Signal},
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
 use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD};
@@ -354,6 +354,7 @@ fn confine(
     let kept = CapabilitySet::from_bits_retain(confinement.capabilities);
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
+    limit_descriptors().step(|| "limiting open files".into())?;
     // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
     rustix::process::setsid().step(|| "leaving the session".into())?;
     if confinement.die_with_launcher {
@@ -368,6 +369,13 @@ fn confine(
     }
     sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
     Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
+}
+
+/// The launcher has many open files; inside, what programs are used to is enough.
+fn limit_descriptors() -> io::Result<()> {
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(65_536);
+    let limit = Rlimit { current: Some(most.min(4096)), maximum: Some(most) };
+    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
 /// Best effort by design: it says again what the mounts already say, and older kernels do not know it.

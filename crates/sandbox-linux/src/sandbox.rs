@@ -66,9 +66,14 @@ impl LinuxSandbox {
     }
 
     fn dial(&self) -> Result<OwnedFd> {
+        // Not blocking: who freezes an executor and fills its queue must not stop us.
         let connect = || -> io::Result<OwnedFd> {
-            let socket =
-                rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            let socket = rustix::net::socket_with(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )?;
             rustix::net::connect(&socket, &socket_address(self.directory.as_fd())?)?;
             Ok(socket)
         };

@@ -15,7 +15,10 @@ use super::{
     Agent, Content, Note, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus, WorkError, Worker,
     task::MAX_TASK,
 };
-use crate::sandboxes::{Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What};
+use crate::{
+    config::Settings,
+    sandboxes::{Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, patience},
+};
 
 /// The level when none is asked for.
 const DEFAULT_LEVEL: u8 = 3;
@@ -82,12 +85,7 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
         TaskPlace::New { level, image, lifetime } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
-            let policy = match level {
-                Some(level) => policy(sandboxes, *level)?,
-                // The operator's default is followed where it is a level; a task needs one.
-                None if settings.default_policy.name.starts_with("yolo-") => settings.default_policy.clone(),
-                None => policy(sandboxes, DEFAULT_LEVEL)?,
-            };
+            let policy = policy(settings, *level)?;
             if policy.root == Root::Writable && image == Image::Host {
                 return Err(TaskError::NeedsImage { level: level.unwrap_or(4) });
             }
@@ -97,10 +95,14 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
     }
 }
 
-fn policy(sandboxes: &Sandboxes, level: u8) -> Result<Policy, TaskError> {
+/// What a new sandbox for a task of this level may do.
+pub fn policy(settings: &Settings, level: Option<u8>) -> Result<Policy, TaskError> {
     match level {
-        1..=4 => Ok(sandboxes.settings().policy(&format!("yolo-{level}"))?),
-        other => Err(TaskError::NoSuchLevel(other)),
+        // The operator's default is followed where it is a level; a task needs one.
+        None if settings.default_policy.name.starts_with("yolo-") => Ok(settings.default_policy.clone()),
+        None => Ok(settings.policy(&format!("yolo-{DEFAULT_LEVEL}"))?),
+        Some(level @ 1..=4) => Ok(settings.policy(&format!("yolo-{level}"))?),
+        Some(other) => Err(TaskError::NoSuchLevel(other)),
     }
 }
 
@@ -108,13 +110,15 @@ async fn upload(session: &Session, files: Vec<TaskFile>) -> Result<(), TaskError
     if files.is_empty() {
         return Ok(());
     }
-    let mut writer = session.client().await?.write().await.map_err(SandboxesError::from)?;
+    let mut writer = patience::soon(session.client().await?.write()).await.map_err(SandboxesError::from)?;
     for TaskFile { path, content, mode } in files {
         let failed = |why: String| TaskError::File { path: path.clone(), why };
         let new = NewFile { path: path.as_str().into(), mode };
-        writer.begin(&new).await.map_err(|error| failed(error.to_string()))?;
+        patience::soon(writer.begin(&new)).await.map_err(|error| failed(error.to_string()))?;
         match content {
-            Content::Bytes(bytes) => writer.data(&bytes).await.map_err(|error| failed(error.to_string()))?,
+            Content::Bytes(bytes) => {
+                patience::in_time(writer.data(&bytes)).await.map_err(|error| failed(error.to_string()))?
+            }
             Content::File(mut file) => loop {
                 // A disk answers soon enough; a hop to another thread for each piece would cost more.
                 let mut piece = Vec::with_capacity(PIECE as usize);
@@ -122,10 +126,10 @@ async fn upload(session: &Session, files: Vec<TaskFile>) -> Result<(), TaskError
                 if read.map_err(|error| failed(error.to_string()))? == 0 {
                     break;
                 }
-                writer.data(&piece).await.map_err(|error| failed(error.to_string()))?;
+                patience::in_time(writer.data(&piece)).await.map_err(|error| failed(error.to_string()))?;
             },
         }
-        writer.finish().await.map_err(|error| failed(error.to_string()))?;
+        patience::in_time(writer.finish()).await.map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ mod worker;
 
 use std::str::FromStr;
 
-pub use execute::execute;
+pub use execute::{execute, policy};
 pub use task::{Content, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus};
 pub use worker::{Note, WorkError};
 

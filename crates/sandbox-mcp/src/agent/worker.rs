@@ -11,7 +11,7 @@ use sandbox_core::{
 use sandbox_executor::protocol::{NewFile, Target};
 use tokio::sync::mpsc;
 
-use crate::sandboxes::{ClientError, JobEvent, SandboxesError, Session};
+use crate::sandboxes::{ClientError, JobEvent, SandboxesError, Session, patience};
 
 /// Something to show while the work goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Drop for Worker<'_> {
         let kill = async move {
             let Ok(client) = session.client().await else { return };
             for job in left {
-                if let Err(error) = client.signal(Target::Job(job), 9).await {
+                if let Err(error) = patience::soon(client.signal(Target::Job(job), 9)).await {
                     tracing::debug!("{job} of {} could not be killed: {error}", session.id());
                 }
             }

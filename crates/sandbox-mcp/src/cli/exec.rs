@@ -80,7 +80,7 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
 
 /// A command that could not be started ends as shells have it.
 fn refused(failure: &Failure) -> u8 {
-    screen::tell(&screen::harmless(&failure.what));
+    screen::tell(&failure.what);
     match failure.reason {
         Reason::NotFound => exit::NO_COMMAND,
         Reason::Denied | Reason::WrongKind => exit::NOT_ALLOWED,

@@ -39,9 +39,9 @@ fn line(summary: &Summary) -> String {
         "{:<38} {} {:<14} {:>5} {:>5} {ends:>8}  {}",
         summary.session_id.as_str(),
         screen::paint(&format!("{state:<11}"), look),
-        summary.policy,
+        screen::harmless(&summary.policy),
         screen::short_time(summary.age),
         screen::short_time(summary.idle),
-        summary.image,
+        screen::harmless(&summary.image.to_string()),
     )
 }

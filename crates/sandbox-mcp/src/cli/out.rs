@@ -21,7 +21,7 @@ use rustix::{
 };
 use sandbox_executor::protocol::FileKind;
 
-use crate::sandboxes::{ChangedFile, Piece, Session};
+use crate::sandboxes::{ChangedFile, Piece, Session, patience};
 
 /// Files that are copied at most.
 const MAX_FILES: usize = 10_000;
@@ -99,9 +99,9 @@ impl OutFolder {
         let client = session.client().await.map_err(|error| OutError::Sandbox(error.to_string()))?;
         let mut inside = b"/workspace/".to_vec();
         inside.extend_from_slice(&file.path.0);
-        let mut reader = client.read(&inside.as_slice().into(), 0, None).await.map_err(from_sandbox)?;
+        let mut reader = patience::soon(client.read(&inside.as_slice().into(), 0, None)).await.map_err(from_sandbox)?;
         let mut new = self.begin(&file.path.0, reader.info().mode)?;
-        while let Some(piece) = reader.next().await.map_err(from_sandbox)? {
+        while let Some(piece) = patience::soon(reader.next()).await.map_err(from_sandbox)? {
             match &piece {
                 Piece::Data(data) => {
                     *room = room.checked_sub(data.len() as u64).ok_or(OutError::TooMuch)?;

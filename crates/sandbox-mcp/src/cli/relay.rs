@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{Answer, terminal};
-use crate::sandboxes::{ClientError, JobEvent, Session, State};
+use crate::sandboxes::{ClientError, JobEvent, Session, State, patience};
 
 /// Output that an answer in JSON may hold, each stream.
 const CAPTURE: usize = 4 << 20;
@@ -87,7 +87,7 @@ pub(super) async fn relay(session: &Session, attached: Attached, mut sink: Sink)
             event = output.next() => event,
             _ = resizes.recv() => {
                 // A command without a terminal has no use for it, and says so.
-                let _ = session.client().await?.resize(job, terminal::size()).await;
+                let _ = patience::soon(session.client().await?.resize(job, terminal::size())).await;
                 continue;
             }
         };

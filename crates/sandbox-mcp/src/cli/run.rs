@@ -135,15 +135,14 @@ impl Taken<'_> {
             let inside = screen::harmless(&String::from_utf8_lossy(&file.path.0));
             let outside = self.folder.join(&inside);
             match copied {
-                Ok(()) => screen::say(&format!("{}  {}", outside.display(), Bytes(file.size))),
+                Ok(()) => screen::say(&screen::harmless(&format!("{}  {}", outside.display(), Bytes(file.size)))),
                 Err(error) => screen::tell(&format!("{inside} was not taken out: {error}")),
             }
         }
         let look = if result.status == TaskStatus::Completed { Look::Good } else { Look::Bad };
-        let status = screen::paint_if(stderr().is_terminal(), result.status.as_str(), look);
-        screen::tell(&format!("{status} in {:.1} s", result.duration_seconds));
+        screen::tell_marked(result.status.as_str(), look, &format!("in {:.1} s", result.duration_seconds));
         if let Some(error) = &result.error {
-            screen::tell(&screen::harmless(error));
+            screen::tell(error);
         }
     }
 

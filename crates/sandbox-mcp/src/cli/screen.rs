@@ -28,20 +28,30 @@ pub fn say(line: &str) {
 /// Prints a result as JSON, on one line.
 pub fn say_json(value: &impl Serialize) {
     match serde_json::to_string(value) {
-        Ok(json) => say(&json),
+        Ok(json) => say(&harmless_json(&json)),
         Err(error) => tell(&format!("the answer cannot be written as JSON: {error}")),
     }
 }
 
-/// A message for a person.
+/// A message for a person. It may hold text from inside.
 pub fn tell(message: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "sandbox-mcp: {message}");
+    tell_to(&mut std::io::stderr().lock(), message);
 }
 
-/// An error for a person, with all its causes.
+fn tell_to(stream: &mut impl Write, message: &str) {
+    let _ = writeln!(stream, "sandbox-mcp: {}", harmless(message));
+}
+
+/// A message that begins with a word in colour.
+pub fn tell_marked(word: &str, look: Look, message: &str) {
+    let word = paint_if(std::io::stderr().is_terminal(), &harmless(word), look);
+    let _ = writeln!(std::io::stderr().lock(), "sandbox-mcp: {word} {}", harmless(message));
+}
+
+/// An error for a person, with all its causes. They may hold text from inside.
 pub fn tell_error(error: &anyhow::Error) {
     let red = paint_if(std::io::stderr().is_terminal(), "error:", Look::Bad);
-    let _ = writeln!(std::io::stderr().lock(), "{red} {error:#}");
+    let _ = writeln!(std::io::stderr().lock(), "{red} {}", harmless(&format!("{error:#}")));
 }
 
 /// In colour if standard output is a terminal.
@@ -66,13 +76,26 @@ pub fn paint_if(terminal: bool, text: &str, look: Look) -> String {
 
 /// Text from inside, safe for a terminal: control characters and those that reorder text become visible.
 pub fn harmless(text: &str) -> String {
-    let reorders = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = |c: char| match c {
         '\t' => "    ".to_owned(),
-        c if c.is_control() || reorders(c) => c.escape_unicode().to_string(),
+        c if is_harmful(c) => c.escape_unicode().to_string(),
         c => c.to_string(),
     };
     text.chars().map(shown).collect()
+}
+
+/// The same JSON. Its writer escapes only what JSON must, and a terminal takes more than that for a command.
+fn harmless_json(json: &str) -> String {
+    let shown = |c: char| if is_harmful(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    json.chars().map(shown).collect()
+}
+
+fn is_harmful(c: char) -> bool {
+    let reorders = matches!(
+        c,
+        '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    c.is_control() || reorders
 }
 
 /// How long, in a few letters: `42s`, `5m`, `3h`, `2d`.
@@ -123,7 +146,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_name_from_inside_does_not_reach_a_terminal_through_a_message() {
+        let mut terminal = Vec::new();
+        let error = crate::cli::out::OutError::Exists("out/a\x1b]0;owned\x07\nsandbox-mcp: fine".into());
+        tell_to(&mut terminal, &format!("a was not taken out: {error}"));
+        let shown = String::from_utf8_lossy(&terminal);
+        assert_eq!(shown.chars().filter(|c| c.is_control()).collect::<String>(), "\n", "{shown}");
+        assert!(shown.contains("\\u{1b}]0;owned"), "{shown}");
+    }
+
+    #[test]
     fn escape_sequences_do_not_reach_a_terminal() {
+        let answer = serde_json::to_string(&["\u{9b}31m\x1b[\u{202e}é"]).unwrap_or_default();
+        assert_eq!(harmless_json(&answer), "[\"\\u009b31m\\u001b[\\u202eé\"]");
         assert_eq!(harmless("a\x1b[31mb\u{202e}c\td"), "a\\u{1b}[31mb\\u{202e}c    d");
     }
 }

@@ -1,8 +1,11 @@
 //! `serve`: MCP over standard streams until they close or somebody says stop.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::{app::App, cli::terminal::stop_asked, config::Settings, mcp};
 
 pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
+    raise_descriptor_limit();
     let app = App::serve(settings).await?;
     let recovery = app.sandboxes.recovery();
     if !recovery.is_empty() {
@@ -14,4 +17,12 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     };
     app.sandboxes.close().await;
     served
+}
+
+/// Every sandbox and every call holds some. The usual limit is low for programs that use select(2), which we do not.
+fn raise_descriptor_limit() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
 }

@@ -12,12 +12,18 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 11] = [
+pub const KEYS: [Key; 13] = [
     key("state_folder", "WORKSPACE_BASE", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "unused sandboxes end after so long; 0 is never (30)"),
     key("max_timeout_seconds", "MAX_TIMEOUT_SECONDS", "no command may run longer (600)"),
     key("default_policy", "SANDBOX_MCP_DEFAULT_POLICY", "the policy when none is asked for (yolo-3)"),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "the image when none is asked for (host)"),
+    key(
+        "allowed_images",
+        "SANDBOX_MCP_ALLOWED_IMAGES",
+        "folders that models may name as images, beside the default (none)",
+    ),
+    key("allowed_policies", "SANDBOX_MCP_ALLOWED_POLICIES", "policies that models may name (all)"),
     key("strict", "SANDBOX_MCP_STRICT", "refuse limits that would only be watched (false)"),
     key("allow_unenforced", "SANDBOX_MCP_ALLOW_UNENFORCED", "limits that may go unheld, by name (none)"),
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "sandboxes of one user (32)"),
@@ -29,7 +35,7 @@ pub const KEYS: [Key; 11] = [
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
 /// Read by the embedded backend itself; they are for tests, not for operators.
-pub(super) const INTERNAL: [&str; 2] = ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_SINGLE_ID"];
+pub(super) const INTERNAL: [&str; 3] = ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_SINGLE_ID", "SANDBOX_MCP_USE_BWRAP"];
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 

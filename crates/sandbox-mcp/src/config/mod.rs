@@ -2,12 +2,14 @@
 //!
 //! One TOML file, overridden by the environment, then by flags. Nothing here makes a sandbox.
 
+mod ceiling;
 mod keys;
 mod paths;
 mod settings;
 mod state;
 mod typed;
 
+pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key};
 pub use paths::config_file;
 pub use settings::{Settings, nearest};
@@ -55,6 +57,24 @@ pub enum ConfigError {
         nearest: Option<&'static str>,
         /// All names.
         known: String,
+    },
+    /// Sandboxes must not be made from this folder.
+    #[error("the folder {folder} cannot be an image: {why}. Correct allowed_images or default_image")]
+    Image {
+        /// Which folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Models get the default policy when they ask for none, so they must be allowed to.
+    #[error(
+        "the default policy `{name}` is not in allowed_policies ({allowed}): add it, or set default_policy to one of them"
+    )]
+    DefaultNotAllowed {
+        /// The default policy.
+        name: String,
+        /// All that are allowed.
+        allowed: String,
     },
     /// The file is not TOML.
     #[error("{file} cannot be understood: {why}. Correct it, or try another with --config")]

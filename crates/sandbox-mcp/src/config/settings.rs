@@ -6,7 +6,7 @@ use sandbox_core::{Bytes, Control, Image, Policy, policy::PRESETS};
 use serde::{Deserialize, de::IntoDeserializer};
 
 use super::{
-    ConfigError, paths,
+    ConfigError, ceiling, paths,
     typed::{Said, Typed},
 };
 
@@ -23,6 +23,10 @@ pub struct Settings {
     pub default_policy: Policy,
     /// The image when none is asked for.
     pub default_image: Image,
+    /// Folders that models may name as images, without links.
+    pub allowed_images: Vec<PathBuf>,
+    /// Policies that models may name; all, if not said.
+    pub allowed_policies: Option<BTreeSet<String>>,
     /// Refuse limits that would only be watched.
     pub strict: bool,
     /// Limits that may go unheld.
@@ -49,12 +53,16 @@ impl Settings {
         let policy_said = typed.take("default_policy", "the name of a policy", text)?;
         let image = typed
             .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
+        let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
+        let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let mut settings = Self {
             state,
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
             default_image: image.unwrap_or(Image::Host),
+            allowed_images: Vec::new(),
+            allowed_policies: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
@@ -64,6 +72,15 @@ impl Settings {
         };
         settings.default_policy =
             settings.policy(policy_said.as_deref().unwrap_or(sandbox_core::policy::DEFAULT_PRESET))?;
+        settings.allowed_policies =
+            policies.map(|names| ceiling::policies(names, &settings.default_policy)).transpose()?;
+        settings.allowed_images =
+            images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
+        if let Image::Folder(folder) = &settings.default_image
+            && folder.exists()
+        {
+            ceiling::image_folder(folder, &settings.state)?;
+        }
         Ok(settings)
     }
 
@@ -101,6 +118,7 @@ pub fn nearest<const N: usize>(typed: &str, candidates: [&'static str; N]) -> Op
     (likeness(best) > 0.7).then_some(best)
 }
 
+const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, executor_identity";
@@ -174,12 +192,26 @@ fn size(said: &toml::Value) -> Option<Bytes> {
 }
 
 fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
-    let names: Vec<&str> = match said {
-        toml::Value::Array(names) => names.iter().map(toml::Value::as_str).collect::<Option<_>>()?,
-        toml::Value::String(text) => text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
-        _ => return None,
-    };
-    names.into_iter().map(control).collect()
+    names(said)?.iter().map(|name| control(name)).collect()
+}
+
+fn names(said: &toml::Value) -> Option<Vec<String>> {
+    list(said, ',')
+}
+
+fn folders(said: &toml::Value) -> Option<Vec<PathBuf>> {
+    let absolute = |path: String| (path.starts_with('/') && !path.contains('\0')).then(|| path.into());
+    list(said, ':')?.into_iter().map(absolute).collect()
+}
+
+fn list(said: &toml::Value, divider: char) -> Option<Vec<String>> {
+    match said {
+        toml::Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+        toml::Value::String(text) => {
+            Some(text.split(divider).map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect())
+        }
+        _ => None,
+    }
 }
 
 fn control(name: &str) -> Option<Control> {

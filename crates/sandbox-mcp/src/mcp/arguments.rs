@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSandbox {
-    /// host (default: this machine's own programs, read-only) or the absolute path of a root file system.
+    /// host (default: this machine's own programs, read-only) or the absolute path of a root file system that the operator allows.
     pub image: Option<String>,
     /// What it may do: yolo-1 (offline) to yolo-4, full_isolation, development, build, user_added, verified. Default: yolo-3.
     pub policy: Option<String>,

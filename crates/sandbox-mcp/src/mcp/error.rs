@@ -4,6 +4,7 @@ use sandbox_core::InvalidId;
 
 use crate::{
     agent::TaskError,
+    config::NotAllowed,
     sandboxes::{ClientError, SandboxesError},
 };
 
@@ -27,6 +28,9 @@ pub enum ToolError {
     /// A name that is none.
     #[error("{0}")]
     InvalidId(#[from] InvalidId),
+    /// The operator does not let models have this.
+    #[error("{0}")]
+    NotAllowed(#[from] NotAllowed),
     /// The centre said no.
     #[error("{0}")]
     Sandboxes(#[from] SandboxesError),

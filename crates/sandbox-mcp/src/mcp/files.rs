@@ -18,7 +18,7 @@ use super::{
     paths,
     schema::shortened,
 };
-use crate::sandboxes::Session;
+use crate::sandboxes::{Session, patience};
 
 /// Names in one answer of write_files.
 const NAMED: usize = 100;
@@ -68,7 +68,7 @@ pub async fn write_all(
     client: &Client,
     files: &[FileToWrite],
 ) -> Result<Vec<Result<u64, String>>, ToolError> {
-    let mut writer = client.write().await?;
+    let mut writer = patience::soon(client.write()).await?;
     let mut results = Vec::with_capacity(files.len());
     for file in files {
         let (new, content) = match checked(session, file) {
@@ -113,9 +113,9 @@ pub fn content(file: &FileToWrite) -> Result<Vec<u8>, String> {
 }
 
 async fn write_one(writer: &mut FileWriter, new: &NewFile, content: &[u8]) -> Result<(), ClientError> {
-    writer.begin(new).await?;
-    writer.data(content).await?;
-    writer.finish().await
+    patience::soon(writer.begin(new)).await?;
+    patience::in_time(writer.data(content)).await?;
+    patience::in_time(writer.finish()).await
 }
 
 /// Reads files: content where it fits, a link where it does not.
@@ -187,7 +187,7 @@ async fn get_one(
 ) -> Result<(File, Option<Resource>), ToolError> {
     let offset = part.offset.unwrap_or(0);
     let length = (!part.is_whole()).then(|| part.length.unwrap_or(u64::MAX).min(*left));
-    let reader = client.read(path, offset, length).await?;
+    let reader = patience::soon(client.read(path, offset, length)).await?;
     let info = reader.info().clone();
     let mut file = File {
         path: paths::shown(&info.path),
@@ -221,7 +221,7 @@ async fn get_one(
 /// All that a reader gives, but no more than this.
 pub async fn collect(mut reader: FileReader, limit: u64) -> Result<Vec<u8>, ClientError> {
     let mut content = Vec::new();
-    while let Some(piece) = reader.next().await? {
+    while let Some(piece) = patience::soon(reader.next()).await? {
         let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(content.len());
         match piece {
             Piece::Data(data) => content.extend_from_slice(&data[..data.len().min(room)]),
@@ -240,7 +240,7 @@ pub async fn collect(mut reader: FileReader, limit: u64) -> Result<Vec<u8>, Clie
 async fn hash(mut reader: FileReader) -> Result<String, ClientError> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut hash = Sha256::new();
-    while let Some(piece) = reader.next().await? {
+    while let Some(piece) = patience::soon(reader.next()).await? {
         match piece {
             Piece::Data(data) => {
                 hash.update(&data);

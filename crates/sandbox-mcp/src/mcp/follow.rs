@@ -11,7 +11,7 @@ use sandbox_executor::{
 use tokio::time::Instant;
 
 use super::{error::ToolError, output::Transcript, progress::Progress};
-use crate::sandboxes::Following;
+use crate::sandboxes::{Following, patience};
 
 /// How long a call waits where the client shows progress.
 const WITH_PROGRESS: Duration = Duration::from_secs(50);
@@ -92,7 +92,7 @@ pub async fn follow(
 
 /// Ends everything that a job has started.
 pub async fn kill(client: &Client, job: JobId) {
-    if let Err(error) = client.signal(Target::Job(job), SIGKILL).await {
+    if let Err(error) = patience::soon(client.signal(Target::Job(job), SIGKILL)).await {
         tracing::debug!(%error, %job, "a cancelled job could not be killed");
     }
 }

@@ -13,7 +13,7 @@ use super::{
     error::ToolError,
     paths,
 };
-use crate::sandboxes::Session;
+use crate::sandboxes::{Session, patience};
 
 /// Entries that are looked at.
 const MAX_ENTRIES: u32 = 100_000;
@@ -31,7 +31,7 @@ pub async fn list_files(session: Arc<Session>, asked: ListFiles) -> Result<Answe
     let folder = paths::parse(session.id(), text)?;
     let depth = asked.depth.unwrap_or(3).max(1);
     let client = session.client().await?;
-    let listing = client.list(&folder, depth, MAX_ENTRIES).await.map_err(|error| match error {
+    let listing = patience::in_time(client.list(&folder, depth, MAX_ENTRIES)).await.map_err(|error| match error {
         refused @ sandbox_executor::client::ClientError::Refused(_) => ToolError::Invalid(paths::explained(&refused)),
         other => other.into(),
     })?;

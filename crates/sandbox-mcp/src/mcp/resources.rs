@@ -6,7 +6,7 @@ use sandbox_executor::{client::ClientError, protocol::Reason};
 use serde_json::json;
 
 use super::{error::ToolError, files, paths};
-use crate::sandboxes::{SandboxesError, Session};
+use crate::sandboxes::{SandboxesError, Session, patience};
 
 /// The form of all links.
 pub fn template() -> ResourceTemplate {
@@ -18,7 +18,7 @@ pub fn template() -> ResourceTemplate {
 /// Content of one file.
 pub async fn read(session: &Session, uri: &str) -> Result<ReadResourceResult, ToolError> {
     let (_, path) = paths::parse_link(uri)?;
-    let reader = session.client().await?.read(&path, 0, None).await?;
+    let reader = patience::soon(session.client().await?.read(&path, 0, None)).await?;
     let size = reader.info().size;
     if size > files::MAX_INLINE {
         let what =

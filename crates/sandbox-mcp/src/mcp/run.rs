@@ -22,7 +22,7 @@ use super::{
     progress::Progress,
     signals,
 };
-use crate::sandboxes::{SandboxesError, Session, State, check_env};
+use crate::sandboxes::{SandboxesError, Session, State, check_env, patience};
 
 /// Starts a command and answers with its end, or with how it stands when the patience is over.
 pub async fn run_command(
@@ -64,17 +64,18 @@ pub async fn get_output(
     let client = session.client().await?;
     if asked.input.is_some() || asked.close_input == Some(true) {
         let end = if asked.close_input == Some(true) { InputEnd::Close } else { InputEnd::Keep };
-        client.input(job, asked.input.unwrap_or_default().as_bytes(), end).await?;
+        let text = asked.input.unwrap_or_default();
+        patience::in_time(client.input(job, text.as_bytes(), end)).await?;
     }
     if let Some(signal) = signal {
-        client.signal(Target::Job(job), signal).await?;
+        patience::soon(client.signal(Target::Job(job), signal)).await?;
     }
     let progress = Progress::of(context);
     let longest = session.allowed(None).timeout;
     let wait = follow::patience(&progress, Some(asked.wait_seconds.unwrap_or(0)), longest);
     let until = if wait.is_zero() { Until::Now } else { Until::Exit };
     let offset = asked.offset.unwrap_or(0);
-    let output = client.attach(job, offset, until).await?;
+    let output = patience::soon(client.attach(job, offset, until)).await?;
     let transcript = Transcript::new(Keep::First, budget(asked.max_bytes), offset);
     let wait = if wait.is_zero() { PROMPT } else { wait };
     let followed = follow::follow(output, transcript, wait, context, progress).await?;
@@ -163,7 +164,7 @@ async fn report(
 }
 
 async fn known_job(client: &Client, job: JobId) -> Result<Option<Job>, ClientError> {
-    Ok(client.jobs().await?.into_iter().find(|known| known.id == job))
+    Ok(patience::soon(client.jobs()).await?.into_iter().find(|known| known.id == job))
 }
 
 /// Divides what is left out into what get_output can still read and what is gone.

@@ -14,6 +14,7 @@ use rmcp::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::{
     answers::Answer,
@@ -27,15 +28,22 @@ use crate::{app::App, sandboxes::Session};
 /// The newest version with a handshake; later ones say theirs in every request.
 const HANDSHAKE: ProtocolVersion = ProtocolVersion::V_2025_11_25;
 
+/// Calls that are worked on at once; more wait their turn. Each holds a few descriptors.
+const CALLS: usize = 256;
+/// Removals have a line of their own: calls that wait for a frozen sandbox must not keep anybody from ending it.
+const REMOVALS: usize = 16;
+
 /// One client's view of this program.
 pub struct Server {
     app: App,
+    calls: Semaphore,
+    removals: Semaphore,
 }
 
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
-        Self { app }
+        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS) }
     }
 
     async fn call(
@@ -47,6 +55,11 @@ impl Server {
         let (meant, arguments) = names::resolve(name, arguments);
         let tool = TOOLS.iter().find(|known| known.name == meant);
         let tool = tool.ok_or_else(|| ToolError::UnknownTool(schema::shortened(name)))?;
+        let line = if tool.name == "cleanup_session" { &self.removals } else { &self.calls };
+        let _turn = tokio::select! {
+            turn = line.acquire() => turn,
+            () = context.ct.cancelled() => return Err(ToolError::Cancelled),
+        };
         if tool.name == "run_command" {
             // It sees to its own cancellation: there is something to kill.
             let (session, asked) = self.in_session::<RunCommand>(tool, arguments).await?;
@@ -101,6 +114,7 @@ impl Server {
     }
 
     async fn read(&self, uri: &str) -> Result<ReadResourceResponse, ToolError> {
+        let _turn = self.calls.acquire().await;
         let (id, _) = paths::parse_link(uri)?;
         let caller = sessions::caller_of(&self.app, &id, None)?;
         let session = self.app.sandboxes.find(&caller, &id).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{Bytes, Image, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
+use sandbox_core::{Bytes, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -37,17 +37,10 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 
 /// Makes a sandbox.
 pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
-    let invalid = |error: &dyn std::fmt::Display| ToolError::Invalid(error.to_string());
     let owner = caller(app, asked.user_id.as_deref())?;
-    let mut policy = match &asked.policy {
-        Some(name) => app.settings.policy(name).map_err(|error| invalid(&error))?,
-        None => app.settings.default_policy.clone(),
-    };
+    let mut policy = app.settings.policy_for_model(asked.policy.as_deref())?;
     let notes = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
-    let image = match &asked.image {
-        Some(text) => text.parse::<Image>().map_err(|error| invalid(&error))?,
-        None => app.settings.default_image.clone(),
-    };
+    let image = app.settings.image_for_model(asked.image.as_deref())?;
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
     let new = NewSandbox { image, policy, lifetime, env: asked.env.unwrap_or_default() };
     let session = app.sandboxes.create(&owner, new).await?;

@@ -41,7 +41,10 @@ pub async fn execute_task(
     let level = asked.yolo_level;
     let place = match existing {
         Some(session_id) => TaskPlace::Existing { session_id, level },
-        None => TaskPlace::New { level, image: None, lifetime: Lifetime::Temporary },
+        None => {
+            app.settings.policy_for_model(Some(&agent::policy(&app.settings, level)?.name))?;
+            TaskPlace::New { level, image: None, lifetime: Lifetime::Temporary }
+        }
     };
     let request = TaskRequest {
         task: asked.task,

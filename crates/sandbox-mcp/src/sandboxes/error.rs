@@ -18,7 +18,7 @@ pub enum SandboxesError {
     InvalidId(#[from] InvalidId),
     /// The caller has as many sandboxes as it may.
     #[error(
-        "you have {count} sandboxes and may have {limit}. End one that is no longer needed (cleanup_session, \
+        "you have {count} sandboxes, under all user_id labels together, and may have {limit}. End one that is no longer needed (cleanup_session, \
          `sandbox-mcp rm SESSION`), or raise max_sandboxes_per_user"
     )]
     UserQuota {

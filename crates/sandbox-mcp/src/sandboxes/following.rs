@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_core::{JobId, SessionId, UserId};
 
-use super::{Client, ClientError, Follow, JobEvent, Journal, What};
+use super::{Client, ClientError, Follow, JobEvent, Journal, What, patience};
 
 /// One job's output, as [`Follow`] hands it out. Dropping it does not touch the job.
 pub struct Following {
@@ -80,7 +80,7 @@ impl Watch {
         loop {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(5));
-            let Ok(jobs) = self.client.jobs().await else { return };
+            let Ok(jobs) = patience::soon(self.client.jobs()).await else { return };
             let Some(job) = jobs.into_iter().find(|job| job.id == self.job) else { return };
             if let Some(exit) = job.exit {
                 return self.finished(exit, job.elapsed);

@@ -13,6 +13,7 @@ mod following;
 mod history;
 mod journal;
 mod new;
+pub mod patience;
 mod pending;
 mod quota;
 mod recovery;
@@ -225,7 +226,8 @@ impl Sandboxes {
         let no_chance = |error| std::io::Error::other(format!("{error}"));
         let id =
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
-        let room = inner.quota.reserve(&owner, &id)?;
+        // On standard streams and at the terminal all labels are one user of this machine: they count together.
+        let room = inner.quota.reserve(None, &id)?;
         let NewSandbox { image, mut policy, lifetime, env } = new;
         inner.settings.bound(&mut policy);
         let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };

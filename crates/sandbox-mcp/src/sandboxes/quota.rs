@@ -55,8 +55,8 @@ impl Quota {
         })
     }
 
-    /// Room for one more of this owner, or why not.
-    pub fn reserve(&self, owner: &UserId, id: &SessionId) -> Result<Reservation, SandboxesError> {
+    /// Room for one more of this owner, or why not. Without an owner all sandboxes count as one user's.
+    pub fn reserve(&self, owner: Option<&UserId>, id: &SessionId) -> Result<Reservation, SandboxesError> {
         self.check_memory()?;
         let file = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _locked = Locked::take(&file);
@@ -69,11 +69,15 @@ impl Quota {
         self.pending.take(slot, id).map_err(failed())
     }
 
-    fn count(&self, owner: &UserId, pending: Vec<SessionId>) -> Result<(), SandboxesError> {
+    fn count(&self, owner: Option<&UserId>, pending: Vec<SessionId>) -> Result<(), SandboxesError> {
         let ids: HashSet<SessionId> = self.folders.ids().into_iter().chain(pending).collect();
         if ids.len() >= self.total {
             return Err(SandboxesError::TotalQuota { count: ids.len(), limit: self.total });
         }
+        let full = |count| SandboxesError::UserQuota { count, limit: self.per_user };
+        let Some(owner) = owner else {
+            return if ids.len() < self.per_user { Ok(()) } else { Err(full(ids.len())) };
+        };
         // An id begins with its owner's label, which may be another owner's too: only the facts are exact.
         let maybe: Vec<&SessionId> = ids.iter().filter(|id| may_belong(id, owner)).collect();
         if maybe.len() < self.per_user {
@@ -81,7 +85,7 @@ impl Quota {
         }
         let others = |id: &&&SessionId| self.folders.facts(id).is_some_and(|facts| facts.spec.owner != *owner);
         let count = maybe.len() - maybe.iter().filter(others).count();
-        if count < self.per_user { Ok(()) } else { Err(SandboxesError::UserQuota { count, limit: self.per_user }) }
+        if count < self.per_user { Ok(()) } else { Err(full(count)) }
     }
 
     fn check_memory(&self) -> Result<(), SandboxesError> {
@@ -160,11 +164,11 @@ mod tests {
         let quota = Quota::open(state.path(), 3, 10, Bytes(0)).unwrap();
         make(state.path(), &ann);
         let id = || SessionId::random(&ann).unwrap();
-        let first = quota.reserve(&ann, &id()).unwrap();
-        let _second = quota.reserve(&ann, &id()).unwrap();
-        assert!(matches!(quota.reserve(&ann, &id()), Err(SandboxesError::UserQuota { count: 3, limit: 3 })));
+        let first = quota.reserve(Some(&ann), &id()).unwrap();
+        let _second = quota.reserve(Some(&ann), &id()).unwrap();
+        assert!(matches!(quota.reserve(Some(&ann), &id()), Err(SandboxesError::UserQuota { count: 3, limit: 3 })));
         drop(first);
-        quota.reserve(&ann, &id()).unwrap();
+        quota.reserve(Some(&ann), &id()).unwrap();
     }
 
     #[test]
@@ -174,16 +178,27 @@ mod tests {
         for _ in 0..3 {
             make(state.path(), &bob);
         }
-        let _one = quota.reserve(&ann, &SessionId::random(&ann).unwrap()).unwrap();
-        let refused = quota.reserve(&ann, &SessionId::random(&ann).unwrap());
+        let _one = quota.reserve(Some(&ann), &SessionId::random(&ann).unwrap()).unwrap();
+        let refused = quota.reserve(Some(&ann), &SessionId::random(&ann).unwrap());
         assert!(matches!(refused, Err(SandboxesError::TotalQuota { count: 4, limit: 4 })));
+    }
+
+    #[test]
+    fn labels_of_one_user_count_together() {
+        let (state, ann, bob): (_, UserId, UserId) = (state(), "ann".parse().unwrap(), "bob".parse().unwrap());
+        let quota = Quota::open(state.path(), 3, 100, Bytes(0)).unwrap();
+        make(state.path(), &ann);
+        make(state.path(), &bob);
+        let _third = quota.reserve(None, &SessionId::random(&ann).unwrap()).unwrap();
+        let refused = quota.reserve(None, &SessionId::random(&bob).unwrap());
+        assert!(matches!(refused, Err(SandboxesError::UserQuota { count: 3, limit: 3 })));
     }
 
     #[test]
     fn too_little_memory_is_refused_with_what_to_do() {
         let (state, ann) = (state(), "ann".parse().unwrap());
         let quota = Quota::open(state.path(), 2, 4, Bytes(u64::MAX)).unwrap();
-        let refused = quota.reserve(&ann, &SessionId::random(&ann).unwrap()).unwrap_err().to_string();
+        let refused = quota.reserve(Some(&ann), &SessionId::random(&ann).unwrap()).unwrap_err().to_string();
         assert!(refused.contains("memory left") && refused.contains("memory_floor"), "{refused}");
     }
 
@@ -195,7 +210,7 @@ mod tests {
                 // Each server has its own lock file handle, as separate processes have.
                 let quota = Quota::open(state.path(), 7, 100, Bytes(0)).unwrap();
                 let mine: Vec<_> =
-                    (0..5).filter_map(|_| quota.reserve(&ann, &SessionId::random(&ann).unwrap()).ok()).collect();
+                    (0..5).filter_map(|_| quota.reserve(Some(&ann), &SessionId::random(&ann).unwrap()).ok()).collect();
                 mine.into_iter().map(std::mem::forget).count()
             };
             let servers: Vec<_> = (0..6).map(|_| scope.spawn(server)).collect();

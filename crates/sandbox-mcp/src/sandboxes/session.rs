@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::{
     Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
-    folders, following::Watch,
+    folders, following::Watch, patience,
 };
 use crate::config::Settings;
 
@@ -117,9 +117,9 @@ impl Session {
         let allowed = self.allowed(exec.timeout);
         exec.timeout = Some(allowed.timeout);
         let client = self.client().await?;
-        let follow = match client.spawn(&exec).await {
+        let follow = match patience::soon(client.spawn(&exec)).await {
             // The executor was lost between two calls; a new connection tells whether it is there.
-            Err(ClientError::Closed) => self.client().await?.spawn(&exec).await?,
+            Err(ClientError::Closed) => patience::soon(self.client().await?.spawn(&exec)).await?,
             started => started?,
         };
         let job = follow.job();
@@ -134,7 +134,7 @@ impl Session {
         if limit == TimeLimit::Policy {
             exec.timeout = Some(self.allowed(exec.timeout).timeout);
         }
-        let attached = self.client().await?.spawn_attached(&exec).await?;
+        let attached = patience::soon(self.client().await?.spawn_attached(&exec)).await?;
         self.record(What::Started { job: attached.job(), command: shortened(&exec.program.to_string()) });
         Ok(attached)
     }
@@ -148,7 +148,8 @@ impl Session {
     /// /workspace as it stands now.
     pub async fn snapshot(&self) -> Result<Snapshot, SandboxesError> {
         let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
-        let listing = self.client().await?.list(&"/workspace".into(), SNAPSHOT_DEPTH, SNAPSHOT_FILES).await?;
+        let client = self.client().await?;
+        let listing = patience::in_time(client.list(&"/workspace".into(), SNAPSHOT_DEPTH, SNAPSHOT_FILES)).await?;
         Ok(Snapshot::new(listing.entries, listing.truncated, taken))
     }
 
@@ -258,6 +259,11 @@ impl Session {
         if let Some(client) = self.live_client() {
             return Ok(client);
         }
+        // The wait for others that try the same counts too: many callers wait together, not one after the other.
+        patience::soon(self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<Client, SandboxesError> {
         let _only_one_connects = self.connecting.lock().await;
         if let Some(client) = self.live_client() {
             return Ok(client);
@@ -265,13 +271,24 @@ impl Session {
         if let State::Ended { why } = self.state() {
             return Err(self.over(&why));
         }
-        let channel = match self.sandbox.connect().await {
+        let channel = match self.dial().await {
             Err(sandbox_core::Error::Ended { why, .. }) => return Err(self.over(&why)),
             connected => connected?,
         };
         let client = Client::connect(channel).await?;
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
         Ok(client)
+    }
+
+    /// On a thread that may wait: a frozen executor does not even take connections, and that is no await.
+    async fn dial(&self) -> sandbox_core::Result<sandbox_core::Channel> {
+        let (sandbox, runtime) = (self.sandbox.clone(), tokio::runtime::Handle::current());
+        let dialled = tokio::task::spawn_blocking(move || runtime.block_on(sandbox.connect())).await;
+        let stopped = |error: tokio::task::JoinError| sandbox_core::Error::Step {
+            step: "connecting to the sandbox".to_owned(),
+            why: error.to_string(),
+        };
+        dialled.unwrap_or_else(|error| Err(stopped(error)))
     }
 
     fn over(&self, why: &str) -> SandboxesError {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{mark, nothing_left, start};
+use crate::harness::{mark, nothing_left, parent_of, start};
 
 #[tokio::test]
 async fn killing_pid_1_from_inside_does_nothing_to_anybody_else() {
@@ -47,6 +47,31 @@ async fn a_fork_bomb_is_held_and_the_sandbox_can_be_removed() {
     let arguments = json!({"session_id": session, "command": script, "timeout": 5});
     client.call("run_command", arguments).await;
     client.still_works().await;
+    client.ok("cleanup_session", json!({"session_id": session})).await;
+    nothing_left(&session, &format!("sleep {mark}"), std::time::Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_frozen_executor_holds_up_nobody_and_can_be_removed() {
+    let client = start().await;
+    let (session, mark) = (client.sandbox().await, mark());
+    let command = format!("exec sleep {mark}");
+    client.ok("run_command", json!({"session_id": session, "command": command, "wait_seconds": 0})).await;
+    let executor = parent_of(&format!("sleep {mark}"));
+    let frozen = std::process::Command::new("kill").args(["-STOP", &executor.to_string()]).status().unwrap();
+    assert!(frozen.success());
+    let began = std::time::Instant::now();
+    let ask = |tool: &'static str, arguments: serde_json::Value| client.refused(tool, arguments);
+    let answers = tokio::join!(
+        ask("run_command", json!({"session_id": session, "command": "true"})),
+        ask("get_output", json!({"session_id": session, "job_id": "job_1", "signal": "SIGTERM"})),
+        ask("get_files", json!({"session_id": session, "paths": ["a"]})),
+        client.still_works(),
+    );
+    for text in [answers.0, answers.1, answers.2] {
+        assert!(text.contains("does not answer") && text.contains("cleanup_session"), "{text}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
     client.ok("cleanup_session", json!({"session_id": session})).await;
     nothing_left(&session, &format!("sleep {mark}"), std::time::Duration::from_secs(5)).await;
 }

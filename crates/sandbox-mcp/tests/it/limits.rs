@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::start;
+use crate::harness::{Era, start, start_with};
 
 #[tokio::test]
 async fn filling_memory_ends_the_command_and_names_the_limit() {
@@ -52,12 +52,22 @@ async fn filling_pids_is_refused_by_the_kernel() {
 
 #[tokio::test]
 async fn quotas_are_told_with_what_to_do() {
-    let client =
-        crate::harness::start_with(crate::harness::Era::Legacy, &[("SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "2")]).await;
+    let client = start_with(Era::Legacy, &[("SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "2")]).await;
     let first = client.sandbox().await;
-    client.sandbox().await;
+    // A label is not another user.
+    client.sandbox_with(json!({"user_id": "ann"})).await;
     let text = client.refused("create_sandbox", json!({})).await;
     assert!(text.contains("may have 2") && text.contains("cleanup_session"), "{text}");
     client.ok("cleanup_session", json!({"session_id": first})).await;
     client.sandbox().await;
+}
+
+#[tokio::test]
+async fn many_calls_at_once_are_all_answered() {
+    let client = start().await;
+    let session = client.sandbox().await;
+    let call = async || client.run(&session, "sleep 0.2; echo done").await;
+    let calls = futures::future::join_all((0..700).map(|_| call())).await;
+    let wrong = calls.iter().find(|ran| ran["stdout"] != "done\n" && ran["status"] != "running");
+    assert_eq!(wrong, None);
 }

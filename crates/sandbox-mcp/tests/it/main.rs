@@ -12,6 +12,7 @@ mod commands;
 mod files;
 mod happy;
 mod hostile;
+mod images;
 mod jobs;
 mod lifetime;
 mod limits;
