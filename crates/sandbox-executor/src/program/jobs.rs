@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{WaitOptions, WaitStatus, wait};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use sandbox_core::{
     Control, JobId,
     exec::{Exec, Exit, Job as Summary, Stream},
@@ -23,7 +23,7 @@ use super::{
     failure::{failed, shortened},
     history::History,
     input::Input,
-    tree::Mark,
+    tree::{Known, Mark, Members},
 };
 
 /// Jobs that run at once.
@@ -39,13 +39,12 @@ const SHOWN_COMMAND: usize = 200;
 pub struct Job {
     /// Its id.
     pub id: JobId,
-    /// What its processes carry.
-    pub mark: Mark,
     /// Where its input goes, if it has one.
     pub input: Option<Input>,
     /// Our end of its terminal, if it has one.
     pub terminal: Option<OwnedFd>,
     command: String,
+    mark: Mark,
     pid: i32,
     before: Counts,
     started: Instant,
@@ -91,6 +90,11 @@ impl Job {
             }
             changed.await;
         }
+    }
+
+    /// Its processes. Once its first has ended, that one's number may be another's.
+    pub fn members(&self) -> Members {
+        Members::Job { mark: self.mark, first: self.exit.get().is_none().then_some(self.pid) }
     }
 
     /// Says that it is being stopped because of a limit.
@@ -199,6 +203,24 @@ impl Jobs {
     /// How many have not ended.
     pub fn running(&self) -> usize {
         self.known.borrow().values().filter(|job| job.exit.get().is_none()).count()
+    }
+
+    /// What tells the processes of jobs from others.
+    pub fn known(&self) -> Known {
+        let known = self.known.borrow();
+        let running = known.values().filter(|job| job.exit.get().is_none());
+        Known { first: running.map(|job| job.pid).collect(), last_job: self.last.get() }
+    }
+
+    /// Drops a job whose program did not start, and ends its process.
+    pub fn abandon(&self, job: &Job) {
+        if job.exit.get().is_none() {
+            // Nobody else waits for it, so the number is still its own.
+            let _ = Pid::from_raw(job.pid).map(|pid| kill_process(pid, Signal::KILL));
+            job.exit.set(Some((Exit::Signal(libc::SIGKILL), job.started.elapsed())));
+        }
+        job.complete();
+        self.drop_job(job.id);
     }
 
     /// Drops a job that has ended.

@@ -1,11 +1,13 @@
 //! The program: how it starts, and what it holds while it serves.
 
+mod census;
 mod counters;
 mod failure;
 mod files;
 mod history;
 mod input;
 mod jobs;
+mod launch;
 mod listing;
 mod output;
 mod paths;
@@ -28,14 +30,23 @@ use std::{
 
 use rustix::{
     fs::Mode,
-    process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, umask},
+    process::{
+        DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal,
+        umask,
+    },
 };
 use sandbox_executor::boot::{
     Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD,
 };
 use tokio::sync::Notify;
 
-use self::{counters::Counters, jobs::Jobs, places::Places, spawn::Starter, tree::Tree};
+use self::{
+    counters::Counters,
+    jobs::Jobs,
+    places::Places,
+    spawn::Starter,
+    tree::{Members, Tree},
+};
 
 /// Longest encoded boot message.
 const MAX_BOOT: u64 = 4 << 20;
@@ -47,7 +58,7 @@ pub struct Executor {
     jobs: Jobs,
     tree: Tree,
     counters: Counters,
-    starter: RefCell<Starter>,
+    starter: Starter,
     scratch: RefCell<Vec<u8>>,
     ending: Notify,
 }
@@ -56,6 +67,20 @@ impl Executor {
     /// Takes note of every process that has ended.
     fn reap(&self) {
         self.jobs.reap(&self.counters);
+    }
+
+    /// Sends a signal once to all that are there now.
+    fn signal(&self, members: Members, signal: i32) {
+        self.tree.signal(members, &self.jobs.known(), signal);
+    }
+
+    /// Kills all, and all that they start meanwhile.
+    async fn kill(&self, members: Members) {
+        let look = || {
+            self.reap();
+            self.jobs.known()
+        };
+        self.tree.kill(members, look).await;
     }
 
     /// A buffer for a moment that does not wait for anything.
@@ -122,9 +147,14 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
     let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        if let Err(why) = die_with_parent(&boot) {
+            return Err(Box::new((status, why)));
+        }
         return single::run(&boot, exec, &mut starter, &tree, &counters, status);
     }
-    let prepared = become_user(&boot).and_then(|()| Places::open(&boot.places, &boot.workspace));
+    let prepared = become_user(&boot)
+        .and_then(|()| die_with_parent(&boot))
+        .and_then(|()| Places::open(&boot.places, &boot.workspace));
     let places = match prepared {
         Ok(places) => places,
         Err(why) => return Err(Box::new((status, why))),
@@ -135,7 +165,7 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         places,
         tree,
         counters,
-        starter: RefCell::new(starter),
+        starter,
         scratch: RefCell::default(),
         ending: Notify::new(),
     };
@@ -158,4 +188,13 @@ fn become_user(boot: &Boot) -> Result<(), String> {
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("our memory cannot be hidden from commands: {error}"))
+}
+
+/// After every change of who we are: each one makes the kernel forget this.
+fn die_with_parent(boot: &Boot) -> Result<(), String> {
+    if !boot.die_with_parent {
+        return Ok(());
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| format!("ending together with who started us cannot be set: {error}"))
 }

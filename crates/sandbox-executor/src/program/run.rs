@@ -23,11 +23,11 @@ use super::{
     failure::failed,
     input::{Input, Kind, feed},
     jobs::{Job, Start},
+    launch::Launch,
     output::{self, Source, Until},
     spawn::{all_from, nothing},
     sys::Session,
     terminal,
-    tree::Members,
 };
 
 /// Between asking to end and ending.
@@ -39,6 +39,7 @@ const PIPE_SIZE: usize = 256 << 10;
 struct Started {
     job: Rc<Job>,
     sources: Vec<Source>,
+    launch: Launch,
 }
 
 /// Starts a job and serves the flow that asked for it, to its end.
@@ -53,10 +54,14 @@ pub async fn spawn(
         (Output::Handed, Ok(stdio)) => start_handed(executor, &exec, &stdio),
         (output, _) => start_with_streams(executor, &exec, output),
     };
-    let Started { job, sources } = match started {
+    let Started { job, sources, launch } = match started {
         Ok(started) => started,
         Err(failure) => return flow.writer.message(&Reply::Failed(failure)).await,
     };
+    if let Err(failure) = launch.outcome().await {
+        executor.jobs.abandon(&job);
+        return flow.writer.message(&Reply::Failed(failure)).await;
+    }
     if let Some(timeout) = exec.timeout {
         tokio::task::spawn_local(watch_time(Rc::clone(executor), Rc::clone(&job), timeout));
     }
@@ -141,8 +146,8 @@ pub async fn input(executor: &Executor, id: JobId, mut flow: Flow) -> Result<(),
 
 fn start_handed(executor: &Executor, exec: &Exec, stdio: &[OwnedFd; 3]) -> Result<Started, Failure> {
     let stdio = [stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
-    let job = start(executor, exec, stdio, Session::New, (None, None), None)?;
-    Ok(Started { job, sources: Vec::new() })
+    let (job, launch) = start(executor, exec, stdio, Session::New, (None, None), None)?;
+    Ok(Started { job, sources: Vec::new(), launch })
 }
 
 fn start_with_streams(executor: &Executor, exec: &Exec, output: Output) -> Result<Started, Failure> {
@@ -153,8 +158,9 @@ fn start_with_streams(executor: &Executor, exec: &Exec, output: Output) -> Resul
             let (reads, writes) = (copy(&terminal.master)?, copy(&terminal.master)?);
             let input = Input::new(writes, Kind::Terminal).map_err(no_streams)?;
             let ends = (Some(input), Some(terminal.master));
-            let job = start(executor, exec, all_from(&terminal.slave), Session::Terminal, ends, history)?;
-            Ok(Started { job, sources: vec![Source::new(Stream::Stdout, reads).map_err(no_streams)?] })
+            let sources = vec![Source::new(Stream::Stdout, reads).map_err(no_streams)?];
+            let (job, launch) = start(executor, exec, all_from(&terminal.slave), Session::Terminal, ends, history)?;
+            Ok(Started { job, sources, launch })
         }
         None => {
             let (stdin, input) = match exec.stdin {
@@ -166,14 +172,16 @@ fn start_with_streams(executor: &Executor, exec: &Exec, output: Output) -> Resul
             };
             let ((stdout, out), (stderr, err)) = (output_pipe()?, output_pipe()?);
             let stdio = [stdin.as_fd(), out.as_fd(), err.as_fd()];
-            let job = start(executor, exec, stdio, Session::New, (input, None), history)?;
             let sources = [(Stream::Stdout, stdout), (Stream::Stderr, stderr)];
             let sources: io::Result<_> = sources.into_iter().map(|(stream, end)| Source::new(stream, end)).collect();
-            Ok(Started { job, sources: sources.map_err(no_streams)? })
+            let sources = sources.map_err(no_streams)?;
+            let (job, launch) = start(executor, exec, stdio, Session::New, (input, None), history)?;
+            Ok(Started { job, sources, launch })
         }
     }
 }
 
+/// The job is known from the moment when its process is there: it may end before its launch is heard of.
 fn start(
     executor: &Executor,
     exec: &Exec,
@@ -181,11 +189,11 @@ fn start(
     session: Session,
     (input, terminal): (Option<Input>, Option<OwnedFd>),
     history: Option<u64>,
-) -> Result<Rc<Job>, Failure> {
+) -> Result<(Rc<Job>, Launch), Failure> {
     let id = executor.jobs.next()?;
     let (mark, before) = (executor.tree.mark(id.0), executor.counters.read());
-    let pid = executor.starter.borrow_mut().start(&executor.boot, exec, mark, stdio, session)?;
-    Ok(executor.jobs.add(Start { exec, id, mark, pid, before, input, terminal, history }))
+    let (pid, launch) = executor.starter.launch(&executor.boot, exec, mark, stdio, session)?;
+    Ok((executor.jobs.add(Start { exec, id, mark, pid, before, input, terminal, history }), launch))
 }
 
 async fn watch_time(executor: Rc<Executor>, job: Rc<Job>, timeout: Duration) {
@@ -207,12 +215,12 @@ async fn hang_up(executor: Rc<Executor>, job: Rc<Job>) {
 
 /// Asks a whole tree to end, and ends it.
 async fn stop(executor: &Rc<Executor>, job: &Job, signal: i32) {
-    let members = Members::Marked(job.mark);
-    executor.tree.signal(members, signal);
+    let members = job.members();
+    executor.signal(members, signal);
     // What is stopped would not see the first.
-    executor.tree.signal(members, libc::SIGCONT);
+    executor.signal(members, libc::SIGCONT);
     tokio::time::sleep(PATIENCE).await;
-    executor.tree.kill(members, || executor.reap()).await;
+    executor.kill(members).await;
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {

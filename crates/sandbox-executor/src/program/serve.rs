@@ -248,13 +248,13 @@ async fn send_signal(executor: &Rc<Executor>, target: Target, signal: i32) -> Re
         return Err(failed(Reason::Invalid, format!("{signal} is not the number of a signal (15 ends, 9 kills)")));
     }
     let members = match target {
-        Target::Job(job) => Members::Marked(executor.jobs.find(job)?.mark),
+        Target::Job(job) => executor.jobs.find(job)?.members(),
         Target::All => Members::All,
     };
     if signal == libc::SIGKILL {
-        executor.tree.kill(members, || executor.reap()).await;
+        executor.kill(members).await;
     } else {
-        executor.tree.signal(members, signal);
+        executor.signal(members, signal);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
     jobs::exit_of,
     spawn::Starter,
     sys::{self, Session},
-    tree::{Members, Tree},
+    tree::{Known, Members, Tree},
 };
 
 /// Between asking to end and ending.
@@ -38,7 +38,7 @@ pub fn run(
     let before = counters.read();
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let main = match starter.start(boot, exec, tree.mark(1), stdio, Session::Inherited) {
+    let main = match starter.start_alone(boot, exec, tree.mark(1), stdio, Session::Inherited) {
         Ok(pid) => pid,
         Err(failure) => match code_of(failure.reason) {
             Some(code) => {
@@ -95,8 +95,8 @@ impl Clock {
         sys::wait_for_child(left);
         if self.next.is_some_and(|next| Instant::now() >= next) {
             let signal = if self.expired { libc::SIGKILL } else { libc::SIGTERM };
-            tree.signal(Members::All, signal);
-            tree.signal(Members::All, libc::SIGCONT);
+            tree.signal(Members::All, &Known::default(), signal);
+            tree.signal(Members::All, &Known::default(), libc::SIGCONT);
             self.expired = true;
             self.next = Some(Instant::now() + PATIENCE);
         }

@@ -1,4 +1,5 @@
-//! From what was asked for to a started process: where the program is, its variables, limits and user.
+//! From what was asked for to a process: where the program is, its variables, limits and user. What becomes of a
+//! process that was not waited for is in `launch`.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +9,11 @@ use std::{
     path::Path,
 };
 
-use rustix::process::{DumpableBehavior, Resource, geteuid, getrlimit, set_dumpable_behavior};
+use rustix::{
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+    process::{DumpableBehavior, Resource, geteuid, getrlimit, set_dumpable_behavior},
+};
 use sandbox_core::exec::{Exec, Program};
 use sandbox_executor::{
     boot::{Boot, Identity},
@@ -17,7 +22,8 @@ use sandbox_executor::{
 
 use super::{
     failure::failed,
-    sys::{Plan, Privileges, Session, Spawner, Step},
+    launch::Launch,
+    sys::{self, Plan, Privileges, Session, Spawner, Step},
     tree::{Mark, Sacrifice},
 };
 
@@ -38,8 +44,8 @@ impl Starter {
         Self { spawner: Spawner::new(), sacrifice: Sacrifice::new() }
     }
 
-    /// Starts a command with these streams. Returns its process id.
-    pub fn start(
+    /// Starts the only command and waits until its program runs. Returns its process id.
+    pub fn start_alone(
         &mut self,
         boot: &Boot,
         exec: &Exec,
@@ -47,33 +53,76 @@ impl Starter {
         stdio: [BorrowedFd<'_>; 3],
         session: Session,
     ) -> Result<i32, Failure> {
-        let env = variables(boot, exec);
-        let (argv, candidates) = program(&exec.program, &env)?;
-        let plan = Plan {
-            candidates: strings(candidates, "program")?,
-            argv: strings(argv.iter().cloned(), "argument")?,
-            env: strings(env.iter().map(|(name, value)| format!("{name}={value}")), "variable")?,
-            cwd: folder(boot, exec)?,
-            stdio,
-            session,
-            limits: limits(boot, exec, mark),
-            user: match boot.user {
-                Identity::Drop { uid, gid } => Some((uid, gid)),
-                Identity::Same => None,
-            },
-            privileges: privileges(boot.user),
-        };
-        let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
-        if size > MAX_ARGUMENTS {
-            let what =
-                "the arguments and variables are too long together: put the data into a file or send it as input";
-            return Err(failed(Reason::Invalid, what));
-        }
+        let (plan, names) = plan(boot, exec, mark, stdio, session)?;
         let started = self.sacrifice.lend(|| self.spawner.spawn(&plan));
         // Changing the user of a process that shares our memory may have made that memory readable again.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        started.map_err(|(step, error)| explain(step, &error, &plan, &argv[0], &env))
+        started.map_err(|(step, error)| Subject::new(plan, names).explain(step, &error))
     }
+
+    /// Makes the process of a command among others. Returns its id, and how to learn whether its program runs.
+    pub fn launch(
+        &self,
+        boot: &Boot,
+        exec: &Exec,
+        mark: Mark,
+        stdio: [BorrowedFd<'_>; 3],
+        session: Session,
+    ) -> Result<(i32, Launch), Failure> {
+        let (mut plan, names) = plan(boot, exec, mark, stdio, session)?;
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(no_report)?;
+        plan.report = Some(writer.as_fd());
+        let forked = self.sacrifice.lend(|| sys::fork(&plan));
+        let subject = Subject::new(plan, names);
+        // Our own writing end closes here: from now on only the process itself keeps the pipe open.
+        match forked {
+            Ok(pid) => Ok((pid, Launch::new(reader, subject))),
+            Err((step, error)) => Err(subject.explain(step, &error)),
+        }
+    }
+}
+
+fn no_report(error: Errno) -> Failure {
+    failed(Reason::System, format!("no pipe could be made to hear from the command's process: {error}"))
+}
+
+/// What a command is called, and where it is looked for.
+struct Names {
+    name: String,
+    path: String,
+}
+
+fn plan<'a>(
+    boot: &Boot,
+    exec: &Exec,
+    mark: Mark,
+    stdio: [BorrowedFd<'a>; 3],
+    session: Session,
+) -> Result<(Plan<'a>, Names), Failure> {
+    let env = variables(boot, exec);
+    let (argv, candidates) = program(&exec.program, &env)?;
+    let names = Names { name: argv[0].clone(), path: env.get("PATH").map_or(DEFAULT_PATH, String::as_str).to_owned() };
+    let plan = Plan {
+        candidates: strings(candidates, "program")?,
+        argv: strings(argv, "argument")?,
+        env: strings(env.iter().map(|(name, value)| format!("{name}={value}")), "variable")?,
+        cwd: folder(boot, exec)?,
+        stdio,
+        session,
+        limits: limits(boot, exec, mark),
+        user: match boot.user {
+            Identity::Drop { uid, gid } => Some((uid, gid)),
+            Identity::Same => None,
+        },
+        privileges: privileges(boot.user),
+        report: None,
+    };
+    let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
+    if size > MAX_ARGUMENTS {
+        let what = "the arguments and variables are too long together: put the data into a file or send it as input";
+        return Err(failed(Reason::Invalid, what));
+    }
+    Ok((plan, names))
 }
 
 fn variables(boot: &Boot, exec: &Exec) -> BTreeMap<String, String> {
@@ -151,41 +200,56 @@ fn privileges(user: Identity) -> Privileges {
     if root { Privileges::OfUser } else { Privileges::None }
 }
 
-/// What to tell about a command that did not start.
-fn explain(step: Step, error: &io::Error, plan: &Plan<'_>, name: &str, env: &BTreeMap<String, String>) -> Failure {
-    let errno = error.raw_os_error().unwrap_or_default();
-    let folder = plan.cwd.to_string_lossy();
-    let reason = match errno {
-        libc::ENOENT | libc::ENOTDIR => Reason::NotFound,
-        libc::EACCES | libc::EPERM => Reason::Denied,
-        libc::EAGAIN | libc::ENOMEM | libc::ENFILE | libc::EMFILE => Reason::TooMany,
-        libc::E2BIG | libc::ENAMETOOLONG | libc::ENOEXEC => Reason::Invalid,
-        _ => Reason::System,
-    };
-    let what = match (step, errno) {
-        (Step::Folder, _) => format!("cannot start in the folder `{folder}`: {error}"),
-        (_, libc::EAGAIN) => {
-            format!("`{name}` was not started: too many processes run in this sandbox; end some first")
-        }
-        (Step::Exec, libc::ENOENT) if name == "/bin/sh" && !Path::new(name).exists() => {
-            "this sandbox's image has no /bin/sh: give the program and its arguments instead of a shell command"
-                .to_owned()
-        }
-        (Step::Exec, libc::ENOENT) if plan.candidates.iter().any(|path| exists(&folder, path)) => {
-            format!("`{name}` is there, but the interpreter that it names is not")
-        }
-        (Step::Exec, libc::ENOENT | libc::ENOTDIR) if !name.contains('/') => {
-            let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
-            format!("program `{name}` not found in PATH={path}")
-        }
-        (Step::Exec, libc::ENOENT | libc::ENOTDIR) => format!("program `{name}` not found"),
-        (Step::Exec, libc::ENOEXEC) => {
-            format!("`{name}` is not a program for this machine (and a script needs a first line such as #!/bin/sh)")
-        }
-        (Step::Exec, _) => format!("program `{name}` cannot be started: {error}"),
-        (step, _) => format!("`{name}` was not started: {step:?}: {error}"),
-    };
-    failed(reason, what)
+/// What there is to say about a command that did not start.
+pub struct Subject {
+    /// What it is called.
+    pub name: String,
+    path: String,
+    candidates: Vec<CString>,
+    folder: CString,
+}
+
+impl Subject {
+    fn new(plan: Plan<'_>, names: Names) -> Self {
+        Self { name: names.name, path: names.path, candidates: plan.candidates, folder: plan.cwd }
+    }
+
+    /// Why it did not start, for who asked for it.
+    pub fn explain(&self, step: Step, error: &io::Error) -> Failure {
+        let Self { name, path, .. } = self;
+        let errno = error.raw_os_error().unwrap_or_default();
+        let folder = self.folder.to_string_lossy();
+        let reason = match errno {
+            libc::ENOENT | libc::ENOTDIR => Reason::NotFound,
+            libc::EACCES | libc::EPERM => Reason::Denied,
+            libc::EAGAIN | libc::ENOMEM | libc::ENFILE | libc::EMFILE => Reason::TooMany,
+            libc::E2BIG | libc::ENAMETOOLONG | libc::ENOEXEC => Reason::Invalid,
+            _ => Reason::System,
+        };
+        let what = match (step, errno) {
+            (Step::Folder, _) => format!("cannot start in the folder `{folder}`: {error}"),
+            (_, libc::EAGAIN) => {
+                format!("`{name}` was not started: too many processes run in this sandbox; end some first")
+            }
+            (Step::Exec, libc::ENOENT) if name == "/bin/sh" && !Path::new(name).exists() => {
+                "this sandbox's image has no /bin/sh: give the program and its arguments instead of a shell command"
+                    .to_owned()
+            }
+            (Step::Exec, libc::ENOENT) if self.candidates.iter().any(|path| exists(&folder, path)) => {
+                format!("`{name}` is there, but the interpreter that it names is not")
+            }
+            (Step::Exec, libc::ENOENT | libc::ENOTDIR) if !name.contains('/') => {
+                format!("program `{name}` not found in PATH={path}")
+            }
+            (Step::Exec, libc::ENOENT | libc::ENOTDIR) => format!("program `{name}` not found"),
+            (Step::Exec, libc::ENOEXEC) => {
+                format!("`{name}` is not a program for this machine (a script needs a first line such as #!/bin/sh)")
+            }
+            (Step::Exec, _) => format!("program `{name}` cannot be started: {error}"),
+            (step, _) => format!("`{name}` was not started: {step:?}: {error}"),
+        };
+        failed(reason, what)
+    }
 }
 
 fn exists(folder: &str, path: &CString) -> bool {

@@ -115,6 +115,8 @@ pub struct Plan<'a> {
     pub user: Option<(u32, u32)>,
     /// What privileges it keeps.
     pub privileges: Privileges,
+    /// Where a process made by [`fork`] says why it is not the command; closes when it is.
+    pub report: Option<BorrowedFd<'a>>,
 }
 
 /// The session of a command.
@@ -157,7 +159,49 @@ pub enum Step {
     Exec,
 }
 
-/// Starts processes. Holds the stack that they start on.
+impl Step {
+    const ALL: [Self; 7] =
+        [Self::Clone, Self::Session, Self::Streams, Self::Limits, Self::User, Self::Folder, Self::Exec];
+}
+
+/// Bytes of a report.
+pub const REPORT_SIZE: usize = 8;
+
+/// What a report says.
+pub fn read_report(report: [u8; REPORT_SIZE]) -> (Step, io::Error) {
+    let [a, b, c, d, rest @ ..] = report;
+    let step = usize::try_from(i32::from_ne_bytes([a, b, c, d])).ok().and_then(|step| Step::ALL.get(step));
+    (step.copied().unwrap_or(Step::Exec), io::Error::from_raw_os_error(i32::from_ne_bytes(rest)))
+}
+
+/// Starts the command in a process with its own copy of our memory, and returns at once: from the moment when that
+/// process belongs to the commands' user, another command can stop it, and must not stop us with it.
+pub fn fork(plan: &Plan<'_>) -> Result<i32, (Step, io::Error)> {
+    let (argv, env) = (pointers(&plan.argv), pointers(&plan.env));
+    let child = Child { plan, argv: argv.as_ptr(), env: env.as_ptr(), failed: (Step::Clone, 0), started: true };
+    // SAFETY: without flags both processes go on with a memory and stack of their own. This is the only thread, so
+    // nothing in the copy is half done; all signals are blocked.
+    match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+        -1 => Err((Step::Clone, io::Error::last_os_error())),
+        // SAFETY: we are the child that both functions are made for.
+        0 => unsafe { tell_failure(plan.report, enter(&child)) },
+        pid => Ok(pid as i32),
+    }
+}
+
+unsafe fn tell_failure(report: Option<BorrowedFd<'_>>, (step, errno): (Step, i32)) -> ! {
+    let message = [step as i32, errno];
+    // SAFETY: the pointer is to eight bytes, which an empty pipe takes at once.
+    unsafe {
+        if let Some(report) = report {
+            libc::syscall(libc::SYS_write, report.as_raw_fd(), message.as_ptr(), REPORT_SIZE);
+        }
+        libc::_exit(127)
+    }
+}
+
+/// Starts processes that borrow our memory until they run their program, which is faster, but we sleep until then: for
+/// when there is nobody who could stop them. Holds the stack that they start on.
 pub struct Spawner {
     stack: Vec<u8>,
 }
@@ -220,7 +264,7 @@ type Enact = unsafe fn(&Plan<'_>) -> Result<(), i32>;
 /// Becomes the command, or says why not.
 ///
 /// # Safety
-/// Only in a child made by `Spawner::spawn`: raw system calls on its own process, no allocation, no locks.
+/// Only in a child made by `Spawner::spawn` or `fork`: raw system calls on its own process, no allocation, no locks.
 unsafe fn enter(child: &Child<'_>) -> (Step, i32) {
     let plan = child.plan;
     let steps: [(Step, Enact); 5] = [
@@ -278,8 +322,14 @@ unsafe fn place_streams(plan: &Plan<'_>) -> Result<(), i32> {
             unsafe { check(libc::syscall(libc::SYS_dup3, stream, number, 0))? };
         }
     }
+    let report = plan.report.map_or(2, |report| report.as_raw_fd());
     // SAFETY: the child has its own table of descriptors. On kernels without the call they close at exec.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    unsafe {
+        if report > 3 {
+            libc::syscall(libc::SYS_close_range, 3, report - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, report + 1, u32::MAX, 0);
+    }
     Ok(())
 }
 
@@ -302,6 +352,8 @@ unsafe fn become_user(plan: &Plan<'_>) -> Result<(), i32> {
             libc::syscall(libc::SYS_setgroups, 0, ptr::null::<u32>());
             check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
             check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+            // Where the system's setting makes such a process readable by its new user: it still has our memory.
+            libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         }
         if plan.privileges == Privileges::None {
             libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -338,6 +390,6 @@ unsafe fn check(result: libc::c_long) -> Result<(), i32> {
     if result != -1 {
         return Ok(());
     }
-    // SAFETY: the C library's place for the last error of this thread, shared with the sleeping parent.
+    // SAFETY: the C library's place for the last error of this thread, ours or shared with the sleeping parent.
     Err(unsafe { *libc::__errno_location() })
 }

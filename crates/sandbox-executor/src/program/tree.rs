@@ -1,21 +1,25 @@
 //! Whole process trees: which processes a job started, also those that left its group, its session and their parent.
 //!
 //! Every process of a job carries a mark that it inherits and that anyone may read: the limit of bytes in message
-//! queues, which means nothing here. A process can lower it and so leave its job, but not the sandbox.
+//! queues, which means nothing here. A process can only lower it. Marks go down from job to job, so what lies below is
+//! a later job's mark or nobody's; what carries nobody's mark hides, and belongs to whichever job is being ended.
 
-use std::{collections::HashMap, io::Read, os::fd::OwnedFd, time::Duration};
+use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
 
 use rustix::{
-    fs::{CWD, Dir, Mode, OFlags, open, openat},
+    fs::{CWD, Mode, OFlags, openat},
     process::{Pid, Resource, Signal, getrlimit, kill_process},
 };
 
-use super::sys;
+use super::{
+    census::{Census, Process},
+    sys,
+};
 
-/// The first mark. Limits can only be lowered, and this is below what every system starts with.
-const FIRST_MARK: u64 = 1 << 16;
-/// Marks where even that is above what we may set.
-const LEAST_MARK: u64 = 1;
+/// The least mark, where we may set more.
+const LEAST_OF_MANY: u64 = 1 << 16;
+/// The least mark where even that is above what we may set.
+const LEAST_OF_FEW: u64 = 1;
 /// Rounds of looking for what is left to kill.
 const ROUNDS: u32 = 200;
 /// After so many rounds something forks as fast as it is killed, and is stopped first.
@@ -28,15 +32,30 @@ pub struct Mark(pub u64);
 /// Which processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// Those with this mark.
-    Marked(Mark),
+    /// Those of a job: what has its mark, what is in the session or group of its first process while that lives, what
+    /// descends from either, and what hides.
+    Job {
+        /// Its mark.
+        mark: Mark,
+        /// Its first process, if that number is still its own.
+        first: Option<i32>,
+    },
     /// All but the executor.
     All,
 }
 
+/// What is known about jobs at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The first processes of those that run. One that was just made has no mark yet, and does not hide.
+    pub first: HashSet<i32>,
+    /// The number of the last one.
+    pub last_job: u32,
+}
+
 /// The processes of this sandbox.
 pub struct Tree {
-    proc: Option<OwnedFd>,
+    census: Census,
     own: i32,
     marks: std::ops::Range<u64>,
 }
@@ -45,45 +64,53 @@ impl Tree {
     /// Looks at `/proc`.
     pub fn new() -> Self {
         let highest = getrlimit(Resource::Msgqueue).maximum.unwrap_or(u64::from(u32::MAX));
-        let first = if highest > 2 * FIRST_MARK { FIRST_MARK } else { LEAST_MARK };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Self {
-            proc: open("/proc", flags, Mode::empty()).ok(),
-            own: std::process::id() as i32,
-            marks: first..highest.max(first + 1),
-        }
+        let least = if highest > 2 * LEAST_OF_MANY { LEAST_OF_MANY } else { LEAST_OF_FEW };
+        Self { census: Census::new(), own: std::process::id() as i32, marks: least..highest.max(least + 1) }
     }
 
     /// The mark for a job. Numbers come again only after hundreds of thousands of jobs.
     pub fn mark(&self, job: u32) -> Mark {
-        Mark(self.marks.start + u64::from(job) % (self.marks.end - self.marks.start))
+        Mark(self.marks.end - 1 - u64::from(job) % self.different_marks())
+    }
+
+    fn different_marks(&self) -> u64 {
+        self.marks.end - self.marks.start
+    }
+
+    /// Whether a job has or had this mark. Jobs that were forgotten count too: what they left running is no secret.
+    fn is_given(&self, mark: u64, last_job: u32) -> bool {
+        if u64::from(last_job) >= self.different_marks() {
+            return self.marks.contains(&mark);
+        }
+        (self.mark(last_job).0..=self.mark(1).0).contains(&mark)
     }
 
     /// Sends a signal once to all that are there now.
-    pub fn signal(&self, members: Members, signal: i32) {
+    pub fn signal(&self, members: Members, known: &Known, signal: i32) {
         if members == Members::All && self.own == 1 {
             sys::signal_namespace(signal);
             return;
         }
-        for pid in self.members(members) {
+        for pid in self.members(members, known) {
             send(pid, signal);
         }
     }
 
-    /// Kills all, and all that they start meanwhile. `reap` is called between rounds.
-    pub async fn kill(&self, members: Members, reap: impl Fn()) {
+    /// Kills all, and all that they start meanwhile. `look` is called between rounds: it reaps, and says what is known.
+    pub async fn kill(&self, members: Members, look: impl Fn() -> Known) {
         for round in 0..ROUNDS {
-            let left = self.members(members);
+            let known = look();
+            let left = self.members(members, &known);
             if left.is_empty() {
                 return;
             }
             if round >= PATIENT_ROUNDS {
                 // What is stopped keeps its place among the processes that may be, so nothing new can be forked.
                 left.iter().for_each(|&pid| send(pid, libc::SIGSTOP));
-                self.members(members).into_iter().for_each(|pid| send(pid, libc::SIGSTOP));
+                self.members(members, &known).into_iter().for_each(|pid| send(pid, libc::SIGSTOP));
             }
-            self.signal(members, libc::SIGKILL);
-            reap();
+            self.signal(members, &known, libc::SIGKILL);
+            look();
             let pause = Duration::from_millis(u64::from(round.min(10)));
             if round > 0 {
                 tokio::time::sleep(pause).await;
@@ -96,66 +123,41 @@ impl Tree {
     /// Ends everything, without waiting. For the moment before we end ourselves.
     pub fn kill_everything(&self) {
         for _ in 0..PATIENT_ROUNDS {
-            self.signal(Members::All, libc::SIGKILL);
+            self.signal(Members::All, &Known::default(), libc::SIGKILL);
         }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.members(Members::All).len()
+        self.members(Members::All, &Known::default()).len()
     }
 
-    fn members(&self, members: Members) -> Vec<i32> {
-        let parents = self.processes();
-        let ours = |mut pid: i32| {
-            // As PID 1 everything that we see is ours. Elsewhere only what descends from us is: we are its reaper.
-            for _ in 0..if self.own == 1 { 0 } else { parents.len() } {
-                match parents.get(&pid) {
-                    Some(&parent) if parent == self.own => return true,
-                    Some(&parent) => pid = parent,
-                    None => return false,
-                }
-            }
-            self.own == 1
-        };
-        let chosen = |pid: i32| match members {
-            Members::All => true,
-            Members::Marked(mark) => self.mark_of(pid) == Some(mark),
-        };
-        parents.keys().copied().filter(|&pid| pid != self.own && ours(pid) && chosen(pid)).collect()
+    fn members(&self, members: Members, known: &Known) -> Vec<i32> {
+        let mut processes = self.census.take();
+        // As PID 1 everything that we see is ours. Elsewhere only what descends from us is: we are its reaper.
+        if self.own != 1 {
+            let ours = processes.descendants(|process| process.parent == self.own);
+            processes.keep(|pid| ours.contains(&pid));
+        }
+        processes.keep(|pid| pid != self.own);
+        let Members::Job { mark, first } = members else { return processes.pids().collect() };
+        processes.look_for_marks(&self.census);
+        let mut chosen = processes.descendants(|process| {
+            let of_first = |first| [process.pid, process.group, process.session].contains(&first);
+            process.mark == Some(mark.0) || first.is_some_and(of_first)
+        });
+        let of_others = processes.descendants(|process| known.first.contains(&process.pid));
+        let hiding = processes.pids().filter(|pid| !of_others.contains(pid));
+        let hiding: Vec<_> =
+            hiding.filter(|pid| processes.get(*pid).is_some_and(|one| self.hides(one, known))).collect();
+        chosen.extend(hiding);
+        chosen.into_iter().collect()
     }
 
-    /// Every living process with its parent.
-    fn processes(&self) -> HashMap<i32, i32> {
-        let Some(folder) = self.proc.as_ref() else { return HashMap::new() };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(entries) = openat(folder, ".", flags, Mode::empty()).and_then(Dir::new) else { return HashMap::new() };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse::<i32>().ok());
-        pids.filter_map(|pid| Some((pid, parent(&self.read(pid, "stat")?)?))).collect()
+    /// What was put into the sandbox from outside has no parent in it. Nothing inside can make itself look like that.
+    fn hides(&self, process: &Process, known: &Known) -> bool {
+        process.parent != 0 && process.mark.is_some_and(|mark| !self.is_given(mark, known.last_job))
     }
-
-    fn mark_of(&self, pid: i32) -> Option<Mark> {
-        let text = self.read(pid, "limits")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Max msgqueue size"))?;
-        line.split_whitespace().next()?.parse().ok().map(Mark)
-    }
-
-    fn read(&self, pid: i32, name: &str) -> Option<String> {
-        let folder = self.proc.as_ref()?;
-        let file = openat(folder, format!("{pid}/{name}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut bytes = Vec::with_capacity(2048);
-        std::fs::File::from(file).take(4096).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-/// The parent in a line of `/proc/PID/stat`, if the process lives. Its name may hold anything, so it is skipped from
-/// behind.
-fn parent(stat: &str) -> Option<i32> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(parent)
 }
 
 fn send(pid: i32, signal: i32) {
@@ -207,15 +209,22 @@ mod tests {
         let before = Tree::new().count();
         let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap_or_else(|error| panic!("{error}"));
         let tree = Tree::new();
-        assert!(tree.processes().len() > tree.count());
+        assert!(tree.census.take().pids().count() > tree.count());
         assert_eq!(tree.count(), before + 1);
         let _ = (child.kill(), child.wait());
     }
 
     #[test]
-    fn a_name_cannot_fake_a_parent() {
-        assert_eq!(parent("12 (a) S 7 1 (b) R 99) S 42 1 1 0"), Some(42));
-        assert_eq!(parent("12 (gone) Z 42 1"), None);
-        assert_eq!(parent("nonsense"), None);
+    fn a_lowered_mark_is_nobodys_unless_a_later_job_has_it() {
+        let tree = Tree::new();
+        assert!(tree.mark(1).0 > tree.mark(2).0);
+        for job in 1..=5 {
+            assert!(tree.is_given(tree.mark(job).0, 5));
+        }
+        for mark in [0, tree.mark(6).0, tree.marks.start, tree.mark(1).0 + 1, u64::MAX] {
+            assert!(!tree.is_given(mark, 5), "{mark}");
+        }
+        assert!(!tree.is_given(tree.mark(1).0, 0));
+        assert!(tree.is_given(tree.marks.start, u32::MAX) || tree.marks.end > u64::from(u32::MAX));
     }
 }

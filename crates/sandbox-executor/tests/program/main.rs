@@ -4,6 +4,7 @@
 
 mod files;
 mod harness;
+mod hiding;
 mod jobs;
 mod life;
 mod single;

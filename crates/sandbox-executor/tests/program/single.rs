@@ -1,6 +1,6 @@
 //! One command on the program's own streams.
 
-use std::{fs::File, io::Read, process::Stdio, time::Duration};
+use std::{fs::File, io::Read, os::unix::process::ExitStatusExt, process::Stdio, time::Duration};
 
 use sandbox_core::{
     Control,
@@ -48,4 +48,20 @@ fn a_single_command_that_cannot_start_ends_as_shells_have_it() {
     assert_eq!(exit(&run(Exec::argv(["/etc/passwd"])).1), Exit::Code(126));
     let report: BootReport = rmp_serde::from_slice(&run(Exec::argv([""])).1).unwrap();
     assert!(matches!(report, BootReport::Failed(why) if why.contains("no program")));
+}
+
+#[test]
+fn a_single_command_dies_with_the_thread_that_started_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut boot = boot(folder.path());
+    boot.attachment = Attachment::Single(Box::new(Exec::shell("echo started; exec sleep 20")));
+    boot.die_with_parent = true;
+    let starter = std::thread::spawn(move || {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let child = launch(folder.path(), &boot, null.into(), writer.into(), Stdio::null());
+        reader.read_exact(&mut [0; 8]).unwrap();
+        child
+    });
+    assert_eq!(starter.join().unwrap().wait().unwrap().signal(), Some(9));
 }

@@ -1,4 +1,4 @@
-//! How fast files move, against `cp`. Not a test of right and wrong: run it with `--ignored --nocapture`.
+//! How fast files move, against `cp`, and how fast commands start. Not a test of right and wrong: run it with `--ignored --nocapture`.
 
 use std::{
     fs::File,
@@ -61,7 +61,15 @@ async fn a_gigabyte_in_and_out() {
             program.client.remove(&b"in".into()).await.unwrap();
             println!("{carrier:?}: cp {cp:?}, in {into:?}, out {out_of:?}");
         }
-        for _ in 0..2 {
+    }
+}
+
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn two_hundred_commands_one_after_another() {
+    for carrier in [Carrier::Local, Carrier::Stream] {
+        let program = Program::start(carrier, |_| {}).await;
+        for _ in 0..5 {
             let started = Instant::now();
             for _ in 0..200 {
                 Outcome::of(program.client.spawn(&Exec::argv(["true"])).await.unwrap()).await;

@@ -1,7 +1,10 @@
 //! Commands as another user than the executor. Only root can start such an executor without a sandbox.
 
 use std::{
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt, chown},
+        process::ExitStatusExt,
+    },
     time::{Duration, Instant},
 };
 
@@ -24,6 +27,7 @@ async fn start(pids: Option<u32>) -> Option<Program> {
     let change = |boot: &mut sandbox_executor::boot::Boot| {
         boot.user = Identity::Drop { uid: USER, gid: USER };
         boot.pids = pids;
+        boot.die_with_parent = true;
         let workspace = std::path::Path::new(&boot.workspace);
         chown(workspace, Some(USER), Some(USER)).unwrap();
         std::fs::set_permissions(workspace.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -69,4 +73,22 @@ async fn a_fork_bomb_can_be_ended_and_does_not_stop_us() {
     program.client.signal(Target::Job(follow.job()), 9).await.unwrap();
     assert_eq!(program.client.usage().await.unwrap().processes, 0);
     assert_eq!(program.run("echo again").await.text(), "again\n");
+}
+
+#[test]
+fn becoming_the_user_does_not_undo_dying_with_the_parent() {
+    let starter = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(start(None))
+    });
+    let Some(mut program) = starter.join().unwrap() else { return };
+    let begun = Instant::now();
+    let status = loop {
+        match program.child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "it lives on without its parent");
+    };
+    assert_eq!(status.signal(), Some(9));
 }
