@@ -14,7 +14,7 @@ use std::{
 use sandbox_core::Channel;
 use serde::Serialize;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, ReadHalf, WriteHalf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -217,50 +217,6 @@ impl FlowWriter {
         let Some(place) = buffer.get_mut(..FRAME_HEADER) else { return Err(FrameError::CutOff) };
         place.copy_from_slice(&header);
         Ok(self.write_all(buffer).await?)
-    }
-
-    /// Sends a part of a file as one frame, without taking it through our memory where the carrier allows. Zeros stand
-    /// for what is missing where somebody made the file shorter meanwhile. `buffer` is used where the carrier does not.
-    pub async fn file_part(
-        &mut self,
-        file: BorrowedFd<'_>,
-        mut offset: u64,
-        length: usize,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), FrameError> {
-        let header = frame::header(FrameKind::Data, length)?;
-        self.begin()?;
-        let mut left = length;
-        if let FlowSink::Local(half) = &mut self.sink {
-            half.write_all(&header).await?;
-            let socket: &UnixStream = half.as_ref();
-            while left > 0 {
-                let send = || Ok(rustix::fs::sendfile(socket, file, Some(&mut offset), left)?);
-                match socket.async_io(Interest::WRITABLE, send).await {
-                    Ok(count) if count > 0 => left -= count,
-                    // Shorter than it was, or a kernel or filter that cannot: the rest goes the plain way.
-                    Ok(_) | Err(_) => break,
-                }
-            }
-        } else {
-            self.sink.write_all(&header).await?;
-        }
-        if left > 0 {
-            buffer.clear();
-            buffer.resize(left, 0);
-            let mut read = 0;
-            while read < left {
-                match rustix::io::pread(file, &mut buffer[read..], offset + read as u64) {
-                    Ok(count) if count > 0 => read += count,
-                    Err(rustix::io::Errno::INTR) => {}
-                    Ok(_) | Err(_) => break,
-                }
-            }
-            self.sink.write_all(buffer).await?;
-        }
-        self.sink.flush().await?;
-        self.unfinished = false;
-        Ok(())
     }
 
     /// Says that nothing more comes. The other direction stays open.

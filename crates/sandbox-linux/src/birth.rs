@@ -1,6 +1,7 @@
 //! From a plan to a running first process: what the launcher does on its side of the fork.
 
 use std::{
+    collections::HashMap,
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -24,7 +25,7 @@ use crate::{
     host::Host,
     plan::{Plan, RootSource},
     seccomp::{self, Profile},
-    sys::{self, Cloned},
+    sys::{self, Cloned, Instruction},
     wire,
 };
 
@@ -36,6 +37,7 @@ pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
     networks: Vec<OwnedFd>,
+    filters: HashMap<Profile, Vec<Instruction>>,
 }
 
 /// A first process that was started.
@@ -66,7 +68,7 @@ impl Nursery {
     /// Prepares what can be prepared.
     pub fn new() -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor: executor_image::load()?, null, networks: Vec::new() })
+        Ok(Self { executor: executor_image::load()?, null, networks: Vec::new(), filters: HashMap::new() })
     }
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
@@ -96,16 +98,17 @@ impl Nursery {
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
         let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
-        let filter = seccomp::compile(Profile {
+        let profile = Profile {
             visible_memory_only: plan.confinement.visible_memory_only,
             fixed_processors: plan.confinement.processors.is_some(),
-        });
+        };
+        let filter = self.filters.entry(profile).or_insert_with(|| seccomp::compile(profile));
         let mut baggage = Baggage {
             plan,
             entry: cgroup.entry(),
             sync: sync_inside.as_fd(),
             executor: self.executor.as_fd(),
-            filter: &filter,
+            filter,
             null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
             boot: None,
             listener: listener.as_ref().map(AsFd::as_fd),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What a filter leaves out or adds, by how the sandbox's limits are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Profile {
     /// Refuse memory that a sum over processes cannot see: shared memory without a file, System V, memfd.
     pub visible_memory_only: bool,

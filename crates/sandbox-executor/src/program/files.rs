@@ -1,15 +1,15 @@
 //! File content in and out, piece by piece.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, SeekFrom, fchmod, fstat, ftruncate, openat, renameat, seek, unlinkat},
-    io::Errno,
+    io::{Errno, pread},
 };
 use sandbox_executor::{
     carrier::{Flow, FlowWriter},
     frame::{Frame, FrameError},
-    protocol::{DATA_FRAME, Failure, FileInfo, FileKind, FrameKind, NewFile, Path, Reason, Reply},
+    protocol::{DATA_FRAME, FRAME_HEADER, Failure, FileInfo, FileKind, FrameKind, NewFile, Path, Reason, Reply},
     transfer::hole_length,
 };
 
@@ -77,14 +77,16 @@ async fn send_content(
             seek(file, SeekFrom::Hole(offset)).ok().filter(|&hole| hole > offset).map_or(end, |hole| hole.min(end));
         while offset < hole {
             let length = DATA_FRAME.min((hole - offset) as usize);
-            // Where it ends now: somebody may have made it shorter.
-            match fstat(file).map(|stat| stat.st_size as u64) {
-                Ok(size) if size >= offset + length as u64 => {}
-                Ok(_) => return Ok(Ok(())),
+            buffer.resize(FRAME_HEADER + length, 0);
+            let read = match pread(file, &mut buffer[FRAME_HEADER..], offset) {
+                // It ends here now: somebody made it shorter.
+                Ok(0) => return Ok(Ok(())),
+                Ok(read) => read,
+                Err(Errno::INTR) => continue,
                 Err(error) => return Ok(Err(about(&path.0, error))),
-            }
-            writer.file_part(file.as_fd(), offset, length, &mut buffer).await?;
-            offset += length as u64;
+            };
+            writer.prepared(FrameKind::Data, &mut buffer[..FRAME_HEADER + read]).await?;
+            offset += read as u64;
             tokio::task::yield_now().await;
         }
     }
