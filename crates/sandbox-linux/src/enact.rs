@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
@@ -296,26 +296,38 @@ pub fn overlay_of(
     owner: Owner,
 ) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // A detached tree dissolves when its descriptor closes, so it is kept until the overlay has taken it.
-    let tree = ids.map(|_| clone_tree(lower)).transpose()?;
-    match (&tree, ids) {
-        (Some(tree), Some(ids)) => {
-            sys::set_mount_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, Some(ids))?;
-            rustix::mount::fsconfig_set_fd(&context, "lowerdir+", tree)?;
-        }
-        _ => rustix::mount::fsconfig_set_string(&context, "lowerdir", escaped(lower))?,
+    // Layers by descriptor are for kernels from 6.13 on, so a mapped one stands at a path for the moment that it takes.
+    let point = ids.map(|ids| mount_mapped(folder, lower, ids)).transpose()?;
+    let made = configure_overlay(&context, folder, point.as_deref().unwrap_or(lower), volatile, owner);
+    if let Some(point) = point {
+        let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
+        let _ = fs::remove_dir(&point);
     }
-    rustix::mount::fsconfig_set_string(&context, "upperdir", folder.join("upper"))?;
-    rustix::mount::fsconfig_set_string(&context, "workdir", folder.join("work"))?;
-    if volatile {
-        rustix::mount::fsconfig_set_flag(&context, "volatile")?;
-    }
-    if owner == Owner::Unprivileged {
-        rustix::mount::fsconfig_set_flag(&context, "userxattr")?;
-    }
-    rustix::mount::fsconfig_create(&context)?;
+    made?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+fn mount_mapped(folder: &Path, lower: &Path, ids: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let tree = clone_tree(lower)?;
+    sys::set_mount_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, Some(ids))?;
+    let point = folder.join("lower");
+    fs::create_dir(&point)?;
+    attach(&tree, &point)?;
+    Ok(point)
+}
+
+fn configure_overlay(context: &OwnedFd, folder: &Path, lower: &Path, volatile: bool, owner: Owner) -> io::Result<()> {
+    rustix::mount::fsconfig_set_string(context, "lowerdir", escaped(lower))?;
+    rustix::mount::fsconfig_set_string(context, "upperdir", folder.join("upper"))?;
+    rustix::mount::fsconfig_set_string(context, "workdir", folder.join("work"))?;
+    if volatile {
+        rustix::mount::fsconfig_set_flag(context, "volatile")?;
+    }
+    if owner == Owner::Unprivileged {
+        rustix::mount::fsconfig_set_flag(context, "userxattr")?;
+    }
+    Ok(rustix::mount::fsconfig_create(context)?)
 }
 
 /// A colon separates layers, so one in a name is escaped.
