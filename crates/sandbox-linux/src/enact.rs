@@ -97,8 +97,7 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     enter_cgroup(baggage.entry).step(|| "entering the cgroup".into())?;
     let overlay = wait_for_go(baggage.sync)?;
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
-    let point = plan.folder.join("root");
-    rustix::process::chdir(&point).step(|| format!("entering {}", point.display()))?;
+    rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let sources = open_sources(&plan.steps)?;
     become_first_user(plan)?;
     sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;

@@ -76,7 +76,7 @@ exec "$HOME/.venv/bin/python3" -m pip "$@"
 /// More than this is not copied: an odd `/etc` must not fill the state folder.
 const MOST_FILES: usize = 20_000;
 
-/// The prepared folder, made if it is not there yet. It holds `etc`, `opt` and `zero`.
+/// The prepared folder, made if it is not there yet. It holds `etc`, `opt`, `root` and `zero`.
 pub fn prepare(state: &Path) -> io::Result<PathBuf> {
     let cache = state.join("cache");
     let folder = cache.join(format!("host-{:016x}", fingerprint()));
@@ -113,6 +113,8 @@ fn build(draft: &Path) -> io::Result<()> {
     // A file of nothing, for `/dev/zero` where the device would hide memory. Some file systems end at 16 GiB.
     let zeros = fs::File::create(draft.join("zero"))?;
     zeros.set_len(1 << 40).or_else(|_| zeros.set_len(1 << 34))?;
+    // Where every sandbox, in a mount namespace of its own, puts its root for a moment.
+    fs::create_dir(draft.join("root"))?;
     let programs = draft.join("opt/bin");
     fs::create_dir_all(&programs)?;
     for name in ["pip", "pip3"] {
@@ -164,7 +166,7 @@ fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
 fn fingerprint() -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), "zero", PIP, MADE).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), "root and zero", PIP, MADE).hash(&mut hasher);
     for name in SOURCES {
         let stamp =
             fs::metadata(Path::new("/etc").join(name)).map(|found| (found.mtime(), found.mtime_nsec(), found.size()));

@@ -51,15 +51,15 @@ pub fn facts(folder: &Path) -> Result<Facts> {
     serde_json::from_slice(&text).map_err(io::Error::from).map_err(reading())
 }
 
-/// Notes the first process, with its start time: numbers are used again, pairs are not.
+/// Notes the first process in the lock, with its start time: numbers are used again, pairs are not.
 pub fn note_pid(folder: &Path, pid: i32) -> Result<()> {
     let start = start_time(pid).unwrap_or_default();
-    write(&folder.join("pid"), format!("{pid} {start}\n").as_bytes()).map_err(Error::io("noting the first process"))
+    fs::write(folder.join("lock"), format!("{pid} {start}\n")).map_err(Error::io("noting the first process"))
 }
 
 /// The first process of a sandbox, if it still runs.
 pub fn first_process(folder: &Path) -> Option<std::os::fd::OwnedFd> {
-    let text = fs::read_to_string(folder.join("pid")).ok()?;
+    let text = fs::read_to_string(folder.join("lock")).ok()?;
     let (pid, start) = text.trim().split_once(' ')?;
     let pid: i32 = pid.parse().ok()?;
     let descriptor =

@@ -46,6 +46,8 @@ pub struct Plan {
     pub cgroup: CgroupLimits,
     /// The root file system.
     pub root: RootSource,
+    /// The empty folder that it is mounted on, in a mount namespace where nobody else sees it.
+    pub point: PathBuf,
     /// What is done to the root file system, in this order.
     pub steps: Vec<Step>,
     /// What the first process may do.
@@ -177,8 +179,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     let (enforcement, watch) = holdings(spec, host);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
-    let mut folders = vec![("root".to_owned(), ids.outside(if single { user } else { 0 }))];
-    folders.extend(["workspace", "home"].map(|name| (name.to_owned(), owner)));
+    let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
     if matches!(spec.image, Image::Folder(_)) {
         folders.extend(["upper", "work"].map(|name| (name.to_owned(), ids.outside(if single { user } else { 0 }))));
     }
@@ -196,6 +197,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             pids: policy.limits.pids,
         },
         root: root(spec, host),
+        point: host.etc.join("root"),
         steps: steps(spec, host),
         confinement: Confinement {
             capabilities: capabilities(policy.capabilities, single),
