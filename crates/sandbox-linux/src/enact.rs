@@ -365,7 +365,6 @@ fn confine(
     let kept = CapabilitySet::from_bits_retain(confinement.capabilities);
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
-    limit_descriptors().step(|| "limiting open files".into())?;
     // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
     rustix::process::setsid().step(|| "leaving the session".into())?;
     if confinement.die_with_launcher {
@@ -374,6 +373,8 @@ fn confine(
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
     sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
+    // Only now: among the launcher's many descriptors there was no room below the limit.
+    limit_descriptors().step(|| "limiting open files".into())?;
     rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     if let Some(places) = &confinement.writable {
         write_only_beneath(places).step(|| "restricting writes with Landlock".into())?;

@@ -318,15 +318,24 @@ pub fn processes_with(text: &str) -> usize {
     lines.filter(|line| String::from_utf8_lossy(line).replace('\0', " ").contains(text)).count()
 }
 
-/// The process that started the one whose command line is this text.
+/// The process that started the one whose command line is this text, as soon as there is one.
 pub fn parent_of(text: &str) -> u32 {
-    let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).map(|entry| entry.path());
-    let is_it = |path: &PathBuf| {
-        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).replace('\0', " ").trim() == text
+    let parent = || {
+        let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).map(|entry| entry.path());
+        let is_it = |path: &PathBuf| {
+            let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ").trim() == text
+        };
+        let status = entries.filter(is_it).find_map(|path| std::fs::read_to_string(path.join("status")).ok())?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
     };
-    let status = entries.filter(is_it).find_map(|path| std::fs::read_to_string(path.join("status")).ok()).unwrap();
-    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
+    for _ in 0..100 {
+        if let Some(parent) = parent() {
+            return parent;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("`{text}` does not run");
 }
 
 /// Control groups of this machine whose name holds this text.
