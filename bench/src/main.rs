@@ -55,6 +55,9 @@ struct Arguments {
     /// Few rounds and small numbers: shows that everything works, not how fast.
     #[arg(long)]
     short: bool,
+    /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd or files.
+    #[arg(long)]
+    only: Option<String>,
 }
 
 /// How often and how much.
@@ -62,7 +65,7 @@ struct Size {
     rounds: usize,
     rounds_at_once: usize,
     execs: usize,
-    rate: [usize; 2],
+    rate_turns: usize,
     idle: [usize; 2],
     crowd: usize,
     file: u64,
@@ -73,7 +76,7 @@ const FULL: Size = Size {
     rounds: 40,
     rounds_at_once: 3,
     execs: 100,
-    rate: [300, 24],
+    rate_turns: 7,
     idle: [100, 16],
     crowd: 1000,
     file: 1 << 30,
@@ -83,7 +86,7 @@ const SHORT: Size = Size {
     rounds: 5,
     rounds_at_once: 1,
     execs: 10,
-    rate: [60, 6],
+    rate_turns: 1,
     idle: [30, 4],
     crowd: 100,
     file: 128 << 20,
@@ -96,6 +99,9 @@ fn main() -> Result<()> {
     let results = measure(&arguments)?;
     fs::write(arguments.out.join("RESULTS.md"), results.to_markdown())?;
     fs::write(arguments.out.join("results.svg"), plot::to_svg(&results))?;
+    if arguments.only.is_some() {
+        return Ok(());
+    }
     let failures = results.failures();
     for why in &failures {
         eprintln!("bench: {why}");
@@ -116,26 +122,35 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     let embedded = Embedded::start(&private(folder, "library")?).context("starting the embedded backend")?;
     private(folder, "mcp")?;
     let field = Field { embedded: &embedded, sandbox_mcp: &arguments.sandbox_mcp, folder, docker: engine };
+    let part = Chosen(arguments.only.as_deref());
     Ok(Results {
         machine,
-        cold: part("starts", || starts::cold(&field, size.rounds)),
-        live: part("commands", || starts::live(&field, size.execs, size.rounds_at_once)),
-        cold_at_once: part("starts at once", || starts::cold_at_once(&field, size.rounds_at_once)),
-        rates: part("rates", || scale::rates(&embedded, engine, size.rate[0], size.rate[1])),
-        footprints: part("memory", || scale::footprints(&embedded, engine, size.idle[0], size.idle[1])),
-        crowd: part("crowd", || scale::crowd(&embedded, size.crowd)),
-        transfers: part("files", || files::transfers(&embedded, folder, size.file, size.file_rounds)),
+        cold: part.measure("starts", || starts::cold(&field, size.rounds)),
+        live: part.measure("commands", || starts::live(&field, size.execs, size.rounds_at_once)),
+        cold_at_once: part.measure("starts at once", || starts::cold_at_once(&field, size.rounds_at_once)),
+        rates: part.measure("rates", || scale::rates(&embedded, engine, size.rate_turns)),
+        footprints: part.measure("memory", || scale::footprints(&embedded, engine, size.idle[0], size.idle[1])),
+        crowd: part.measure("crowd", || scale::crowd(&embedded, size.crowd)),
+        transfers: part.measure("files", || files::transfers(&embedded, folder, size.file, size.file_rounds)),
         docker: docker.and_then(|docker| docker.version().map_err(|error| error.to_string())),
     })
 }
 
-/// One part: its failure is told in the results, and the others go on.
-fn part<T>(name: &str, measure: impl FnOnce() -> Result<T>) -> Part<T> {
-    let start = Instant::now();
-    let result = measure().map_err(|error| format!("{name}: {error:#}"));
-    let outcome = if result.is_ok() { "measured" } else { "failed" };
-    eprintln!("bench: {name}: {outcome} in {:.0} s", start.elapsed().as_secs_f64());
-    result
+/// The part that was asked for, or all.
+struct Chosen<'a>(Option<&'a str>);
+
+impl Chosen<'_> {
+    /// A failure is told in the results, and the other parts go on.
+    fn measure<T>(&self, name: &str, measure: impl FnOnce() -> Result<T>) -> Part<T> {
+        if self.0.is_some_and(|chosen| chosen != name) {
+            return Err(format!("{name}: not asked for"));
+        }
+        let start = Instant::now();
+        let result = measure().map_err(|error| format!("{name}: {error:#}"));
+        let outcome = if result.is_ok() { "measured" } else { "failed" };
+        eprintln!("bench: {name}: {outcome} in {:.0} s", start.elapsed().as_secs_f64());
+        result
+    }
 }
 
 fn private(folder: &Path, name: &str) -> Result<PathBuf> {

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::clock::{Stopwatch, Timing};
 
@@ -31,7 +31,8 @@ impl CommandLine {
     pub fn time(&self) -> Result<Timing> {
         let mut watch = Stopwatch::start();
         let mut command = self.command();
-        let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {}", self.0[0]))?;
+        let starting = || format!("starting {}", self.0[0]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(starting)?;
         let mut stdout = child.stdout.take().context("a pipe was asked for")?;
         let mut bytes = [0; 4096];
         while stdout.read(&mut bytes)? > 0 {
@@ -39,7 +40,11 @@ impl CommandLine {
         }
         let status = child.wait()?;
         let timing = watch.stop();
-        ensure!(status.success(), "{} ended with {status}", self.0.join(" "));
+        if !status.success() {
+            let mut complaint = String::new();
+            child.stderr.take().context("a pipe was asked for")?.read_to_string(&mut complaint)?;
+            bail!("{} ended with {status}: {}", self.0.join(" "), complaint.trim());
+        }
         Ok(timing)
     }
 

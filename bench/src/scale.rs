@@ -17,6 +17,9 @@ use crate::{
 
 /// As many as the machine has processors.
 const WORKERS: usize = 2;
+/// How many are made in a turn.
+const RATE_OURS: usize = 100;
+const RATE_DOCKER: usize = 8;
 
 /// Sandboxes made per second.
 pub struct Rates {
@@ -26,22 +29,25 @@ pub struct Rates {
     pub docker: Option<f64>,
 }
 
-/// How many are made per second by two workers; the better of two tries each, in turns.
-pub fn rates(embedded: &Embedded, docker: Option<&Docker>, ours: usize, theirs: usize) -> Result<Rates> {
-    let mut rates = Rates { ours: 0.0, docker: None };
-    for _ in 0..2 {
-        let (idle, _, time) = embedded.make_idle(ours, WORKERS)?;
+/// How many are made per second by two workers: `turns` turns of both, the medians of their rates. The machine's own
+/// speed changes within seconds, so turns are short.
+pub fn rates(embedded: &Embedded, docker: Option<&Docker>, turns: usize) -> Result<Rates> {
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    for _ in 0..turns {
+        settle();
+        let (idle, _, time) = embedded.make_idle(RATE_OURS, WORKERS)?;
         embedded.remove(idle, WORKERS)?;
-        rates.ours = rates.ours.max(ours as f64 / time.as_secs_f64());
+        ours.add(time / RATE_OURS as u32);
         if let Some(docker) = docker {
+            settle();
             let start = Instant::now();
-            let containers = start_containers(docker, theirs)?;
-            let rate = theirs as f64 / start.elapsed().as_secs_f64();
+            let containers = start_containers(docker, RATE_DOCKER)?;
+            theirs.add(start.elapsed() / RATE_DOCKER as u32);
             docker.remove(&containers)?;
-            rates.docker = Some(rates.docker.map_or(rate, |best| best.max(rate)));
         }
     }
-    Ok(rates)
+    let per_second = |each: &Samples| 1000.0 / each.median();
+    Ok(Rates { ours: per_second(&ours), docker: docker.map(|_| per_second(&theirs)) })
 }
 
 /// What one idle sandbox costs, in KiB.

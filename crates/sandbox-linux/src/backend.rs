@@ -79,7 +79,7 @@ impl LinuxBackend {
     /// Must be called within a tokio runtime. Where sandboxes cannot be made, this succeeds all the same: existing ones
     /// can be looked at, and [`Backend::probe`] says what is wrong.
     pub fn start(state: &Path) -> Result<Self> {
-        for name in ["sandboxes", "trash", "cache"] {
+        for name in ["sandboxes", "trash", "spare", "cache"] {
             let folder = state.join(name);
             fs::create_dir_all(&folder).map_err(Error::io(format!("making {}", folder.display())))?;
         }
@@ -131,7 +131,7 @@ impl Backend for LinuxBackend {
         let launcher = self.launcher()?;
         let (plan, enforcement) = plan::plan(spec, &launcher.host, slot(&spec.id), self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
-        let lock = folder::make(&plan.folder, &facts)?;
+        let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();
         let answer = tokio::time::timeout(
             spec.policy.limits.start,

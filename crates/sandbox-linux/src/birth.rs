@@ -8,6 +8,7 @@ use std::{
         unix::fs::{DirBuilderExt, chown},
     },
     path::Path,
+    rc::Rc,
 };
 
 use rustix::{
@@ -21,10 +22,10 @@ use crate::{
     bwrap,
     cgroup::Cgroup,
     enact::{self, Baggage, Owner},
-    executor_image,
     host::Host,
-    plan::{Plan, RootSource},
+    plan::{Plan, RootSource, Watch},
     seccomp::{self, Profile},
+    supervise::Supervisor,
     sys::{self, Cloned, Instruction},
     wire,
 };
@@ -45,30 +46,42 @@ pub struct Started {
     /// Its number outside.
     pub pid: i32,
     /// Stands for it: to be watched and killed.
-    pub first: OwnedFd,
+    pub first: Rc<OwnedFd>,
     /// Our own child, which ends when it has ended: the same process, or the program that started it.
-    pub child: OwnedFd,
+    pub child: Rc<OwnedFd>,
 }
 
 /// A sandbox whose first process was started.
 pub struct Newborn {
     /// Its first process.
     pub process: Started,
-    /// The executor's reports come here.
-    pub status: OwnedFd,
     /// Its cgroup.
     pub cgroup: Cgroup,
-    /// Its `/proc` comes here, as soon as it is mounted.
-    pub sync: OwnedFd,
-    /// What a supervisor writes its verdicts to.
-    pub verdicts: OwnedFd,
+    /// What is heard from it.
+    pub contact: Contact,
+}
+
+/// What the launcher shares with a sandbox that is on its way.
+pub struct Contact {
+    /// The executor's reports come here.
+    pub status: OwnedFd,
+    sync: OwnedFd,
+    verdicts: OwnedFd,
+}
+
+impl Contact {
+    /// Who looks after the sandbox from now on. Waits until it has sent its `/proc`; nobody if it never does.
+    pub fn supervisor(&self, watch: Watch) -> Option<Supervisor> {
+        let (_, mut descriptors) = wire::receive(self.sync.as_fd(), &mut [0; 16]).ok()?;
+        Some(Supervisor::new(watch, descriptors.pop()?, self.verdicts.try_clone().ok()?))
+    }
 }
 
 impl Nursery {
-    /// Prepares what can be prepared.
-    pub fn new() -> io::Result<Self> {
+    /// Prepares what can be prepared, for sandboxes that this program is executed in.
+    pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor: executor_image::load()?, null, networks: Vec::new(), filters: HashMap::new() })
+        Ok(Self { executor, null, networks: Vec::new(), filters: HashMap::new() })
     }
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
@@ -129,7 +142,7 @@ impl Nursery {
         };
         let mut cgroup = cgroup;
         cgroup.settle();
-        Ok(Newborn { process, status, cgroup, sync, verdicts })
+        Ok(Newborn { process, cgroup, contact: Contact { status, sync, verdicts } })
     }
 }
 
@@ -140,15 +153,16 @@ fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthEr
     let cloned = sys::clone(namespaces, baggage.entry.folder());
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
         Cloned::Child => enact::become_executor(baggage),
-        Cloned::Parent { pid, pidfd: child } => {
-            match introduce(baggage.plan, pid, sync).and_then(|()| child.try_clone()) {
-                Ok(first) => Ok(Started { pid, first, child }),
-                Err(error) => {
-                    end(&child);
-                    Err(BirthError::at("writing the id maps")(error))
-                }
+        Cloned::Parent { pid, pidfd: child } => match introduce(baggage.plan, pid, sync) {
+            Ok(()) => {
+                let child = Rc::new(child);
+                Ok(Started { pid, first: child.clone(), child })
             }
-        }
+            Err(error) => {
+                end(&child);
+                Err(BirthError::at("writing the id maps")(error))
+            }
+        },
     }
 }
 

@@ -12,6 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -82,7 +83,7 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
         Cloned::Parent { pidfd: child, .. } => {
             drop((boot, info_writer));
             match introduce(info, baggage.sync, boot_writer, message) {
-                Ok((pid, first)) => Ok(Started { pid, first, child }),
+                Ok((pid, first)) => Ok(Started { pid, first: Rc::new(first), child: Rc::new(child) }),
                 Err(error) => {
                     birth::end(&child);
                     Err(error)

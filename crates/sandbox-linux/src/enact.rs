@@ -373,12 +373,12 @@ fn confine(
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
     sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
-    // Only now: among the launcher's many descriptors there was no room below the limit.
-    limit_descriptors().step(|| "limiting open files".into())?;
     rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     if let Some(places) = &confinement.writable {
         write_only_beneath(places).step(|| "restricting writes with Landlock".into())?;
     }
+    // Only when nothing is opened any more: among the launcher's many descriptors there is no room below the limit.
+    limit_descriptors().step(|| "limiting open files".into())?;
     sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
     Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
 }

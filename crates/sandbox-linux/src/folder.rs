@@ -10,10 +10,12 @@ use std::{
 use rustix::fs::FlockOperation;
 use sandbox_core::{Error, Facts, Result};
 
+use crate::spare;
+
 /// Held by the server that looks after a sandbox; the system gives it up when that server ends, however it does.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -21,19 +23,30 @@ impl Lock {
     pub fn take(folder: &Path) -> io::Result<Option<Self>> {
         let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(folder.join("lock"))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
+
+    /// Gives it up although this value lives on.
+    pub fn release(&self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Makes the folder of a new sandbox. It gets its name only when it is locked, so nobody ever finds it without an owner.
-pub fn make(folder: &Path, facts: &Facts) -> Result<Lock> {
+pub fn make(state: &Path, folder: &Path, facts: &Facts) -> Result<Lock> {
     let making = || Error::io(format!("making {}", folder.display()));
     let draft = folder.with_file_name(format!(".new-{}", facts.spec.id));
-    fs::DirBuilder::new().mode(0o700).create(&draft).map_err(making())?;
-    let lock = Lock::take(&draft).map_err(making())?.ok_or_else(|| Error::Step {
+    let lock = match spare::claim(state, &draft) {
+        Some(lock) => Some(lock),
+        None => {
+            fs::DirBuilder::new().mode(0o700).create(&draft).map_err(making())?;
+            Lock::take(&draft).map_err(making())?
+        }
+    };
+    let lock = lock.ok_or_else(|| Error::Step {
         step: format!("locking {}", folder.display()),
         why: "somebody else has it".into(),
     })?;
@@ -74,5 +87,5 @@ fn start_time(pid: i32) -> Option<u64> {
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(content)
+    File::options().create(true).truncate(true).write(true).mode(0o600).open(path)?.write_all(content)
 }

@@ -16,15 +16,17 @@ use rustix::{
     event::{Timespec, epoll},
     process::Signal,
 };
-use sandbox_core::{Bytes, Usage};
+use sandbox_core::{Bytes, SessionId, Usage};
 use sandbox_executor::boot::BootReport;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    birth::{Newborn, Nursery, Stocked},
+    birth::{self, Contact, Newborn, Nursery, Started, Stocked},
+    cgroup::Cgroup,
+    executor_image,
     host::Host,
-    plan::Plan,
-    stage,
+    plan::{Plan, Watch},
+    spare, stage,
     supervise::{self, Supervisor},
     sys::{self, Cloned},
     tree, wire,
@@ -86,6 +88,8 @@ fn control() -> BorrowedFd<'static> {
 const CONTROL: u64 = 0;
 const DISK_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_AFTER: Duration = Duration::from_millis(20);
+/// Whoever wanted one sandbox may want more, but nobody waits for the stock: a birth takes less than this.
+const STOCK_AFTER: Duration = Duration::from_millis(10);
 
 /// Runs until the server is gone and every sandbox has ended.
 pub fn run(state: &Path) -> io::Result<()> {
@@ -116,6 +120,7 @@ struct Launcher {
     disk: DiskWatch,
     sweep_at: Option<Instant>,
     sweeper: Option<OwnedFd>,
+    stock_at: Option<Instant>,
     /// Processes that answer a question and end.
     helpers: Vec<OwnedFd>,
 }
@@ -123,14 +128,21 @@ struct Launcher {
 struct Live {
     name: String,
     folder: PathBuf,
-    pid: i32,
-    newborn: Newborn,
+    process: Started,
+    cgroup: Cgroup,
     supervisor: Option<Supervisor>,
-    watch: crate::plan::Watch,
-    /// Who waits for it to be ready.
-    creating: Option<u64>,
+    /// Until it is ready.
+    creating: Option<Creating>,
     /// Who waits for it to be gone.
     destroying: Vec<u64>,
+}
+
+/// A sandbox on its way.
+struct Creating {
+    /// Who waits for it.
+    ticket: u64,
+    contact: Contact,
+    watch: Watch,
 }
 
 /// Files are measured by a process of its own, one at a time, and only when the disk has filled since.
@@ -145,7 +157,7 @@ impl Launcher {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, control(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)?;
         let disk = DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, running: None };
-        let nursery = Nursery::new()?;
+        let nursery = Nursery::new(executor_image::load()?)?;
         // An earlier launcher may have been killed before it had removed everything.
         let trash = fs::read_dir(host.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
         let sweep_at = trash.then(Instant::now);
@@ -160,6 +172,7 @@ impl Launcher {
             disk,
             sweep_at,
             sweeper: None,
+            stock_at: None,
             helpers: Vec::new(),
         })
     }
@@ -167,12 +180,9 @@ impl Launcher {
     fn work(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         while self.serving || !self.live.is_empty() || self.sweep_at.is_some() {
-            // Whoever wanted one sandbox may want more; whoever has not asked yet must not wait for the stock.
-            let stocking = self.serving && self.next_token > 1;
-            let stocked = if stocking { self.nursery.stock_network().unwrap_or(Stocked::Full) } else { Stocked::Full };
-            let timeout = if stocked == Stocked::More { Some(Duration::ZERO) } else { self.until_due() };
-            let timeout =
-                timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            let timeout = self
+                .until_due()
+                .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -192,7 +202,7 @@ impl Launcher {
     fn until_due(&self) -> Option<Duration> {
         let supervisors = self.live.values().filter_map(|live| live.supervisor.as_ref()?.due());
         let disk = (!self.live.is_empty()).then_some(self.disk.due);
-        let next = supervisors.chain(disk).chain(self.sweep_at).min()?;
+        let next = supervisors.chain(disk).chain(self.sweep_at).chain(self.stock_at).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -227,23 +237,25 @@ impl Launcher {
                 return self.report(&Report::Failed { ticket, why: error.to_string() }, &[]);
             }
         };
+        self.stock_at = Some(Instant::now() + STOCK_AFTER);
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);
-        let added = epoll::add(&self.epoll, &newborn.process.child, data, epoll::EventFlags::IN)
-            .and_then(|()| epoll::add(&self.epoll, &newborn.status, data, epoll::EventFlags::IN));
+        let Newborn { process, cgroup, contact } = newborn;
+        let added = epoll::add(&self.epoll, &*process.child, data, epoll::EventFlags::IN)
+            .and_then(|()| epoll::add(&self.epoll, &contact.status, data, epoll::EventFlags::IN));
         if let Err(error) = added {
-            let _ = rustix::process::pidfd_send_signal(&newborn.process.first, Signal::KILL);
+            birth::end(&process.first);
+            cgroup.remove();
             return self.report(&Report::Failed { ticket, why: format!("watching the sandbox failed: {error}") }, &[]);
         }
         let live = Live {
             name: plan.name.clone(),
             folder: plan.folder.clone(),
-            pid: newborn.process.pid,
-            newborn,
+            process,
+            cgroup,
             supervisor: None,
-            watch: plan.watch.clone(),
-            creating: Some(ticket),
+            creating: Some(Creating { ticket, contact, watch: plan.watch.clone() }),
             destroying: Vec::new(),
         };
         self.live.insert(token, live);
@@ -252,18 +264,17 @@ impl Launcher {
     /// Something happened with a sandbox: its executor reported, or it ended.
     fn notice(&mut self, token: u64) {
         if let Some(live) = self.live.get_mut(&token)
-            && live.creating.is_some()
+            && let Some(Creating { ticket, contact, watch }) = live.creating.take()
         {
-            let ticket = live.creating.take().unwrap_or_default();
-            let report = live.first_report();
-            let _ = epoll::delete(&self.epoll, &self.live[&token].newborn.status);
-            match report {
+            let _ = epoll::delete(&self.epoll, &contact.status);
+            match first_report(&contact) {
                 BootReport::Ready => {
-                    let live = &self.live[&token];
-                    self.report(&Report::Created { ticket, pid: live.pid }, &[live.newborn.process.first.as_fd()]);
+                    live.supervisor = contact.supervisor(watch);
+                    let Live { process, .. } = &self.live[&token];
+                    self.report(&Report::Created { ticket, pid: process.pid }, &[process.first.as_fd()]);
                 }
                 BootReport::Failed(why) => {
-                    let _ = rustix::process::pidfd_send_signal(&self.live[&token].newborn.process.first, Signal::KILL);
+                    let _ = rustix::process::pidfd_send_signal(&*live.process.first, Signal::KILL);
                     self.report(&Report::Failed { ticket, why }, &[]);
                 }
             }
@@ -274,14 +285,13 @@ impl Launcher {
     fn bury_if_ended(&mut self, token: u64) {
         let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
         let Some(live) = self.live.get(&token) else { return };
-        let status =
-            rustix::process::waitid(rustix::process::WaitId::PidFd(live.newborn.process.child.as_fd()), options);
+        let status = rustix::process::waitid(rustix::process::WaitId::PidFd(live.process.child.as_fd()), options);
         if !matches!(status, Ok(Some(_)) | Err(_)) {
             return;
         }
         let Some(live) = self.live.remove(&token) else { return };
-        let _ = epoll::delete(&self.epoll, &live.newborn.process.child);
-        live.newborn.cgroup.remove();
+        let _ = epoll::delete(&self.epoll, &*live.process.child);
+        live.cgroup.remove();
         self.report(&Report::Ended { name: live.name.clone() }, &[]);
         if !live.destroying.is_empty() {
             self.discard(&live.folder);
@@ -294,7 +304,7 @@ impl Launcher {
     fn destroy(&mut self, ticket: u64, name: &str) {
         if let Some(live) = self.live.values_mut().find(|live| live.name == name) {
             live.destroying.push(ticket);
-            let _ = rustix::process::pidfd_send_signal(&live.newborn.process.first, Signal::KILL);
+            let _ = rustix::process::pidfd_send_signal(&*live.process.first, Signal::KILL);
             return;
         }
         self.host.cgroup.remove(name);
@@ -348,6 +358,10 @@ impl Launcher {
         }
         if self.sweep_at.is_some_and(|at| at <= now) {
             self.sweep(now);
+        }
+        if self.stock_at.is_some_and(|at| at <= now) {
+            let more = self.serving && matches!(self.nursery.stock_network(), Ok(Stocked::More));
+            self.stock_at = more.then_some(now);
         }
     }
 
@@ -417,7 +431,7 @@ impl Launcher {
         }
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                let _ = tree::clear(&self.host.state.join("trash"));
+                empty_trash(&self.host.state);
                 sys::exit_now(0)
             }
             Ok(Cloned::Parent { pidfd, .. }) => self.sweeper = Some(pidfd),
@@ -430,22 +444,25 @@ impl Live {
     fn disk_usage(&self) -> u64 {
         supervise::disk_usage(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
     }
+}
 
-    /// What the executor said first, with the sandbox's `/proc` that was sent before.
-    fn first_report(&mut self) -> BootReport {
-        let mut buffer = [0; 4096];
-        let report = match rustix::io::read(&self.newborn.status, &mut buffer) {
-            Ok(length) if length > 0 => rmp_serde::from_slice(&buffer[..length])
-                .unwrap_or_else(|_| BootReport::Failed("the executor said something strange".into())),
-            _ => BootReport::Failed("the executor ended before it was ready".into()),
-        };
-        if report == BootReport::Ready
-            && let Ok((_, mut descriptors)) = wire::receive(self.newborn.sync.as_fd(), &mut [0; 16])
-            && let (Some(proc), Ok(page)) = (descriptors.pop(), self.newborn.verdicts.try_clone())
-        {
-            self.supervisor = Some(Supervisor::new(self.watch.clone(), proc, page));
+/// What a launcher put there is as it left it; the rest was moved by others, who may still be deleting it.
+fn empty_trash(state: &Path) {
+    let trash = state.join("trash");
+    for entry in fs::read_dir(&trash).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.parse::<SessionId>().is_ok()) {
+            spare::retire(state, &entry.path(), None);
         }
-        report
+    }
+    let _ = tree::clear(&trash);
+}
+
+fn first_report(contact: &Contact) -> BootReport {
+    let mut buffer = [0; 4096];
+    match rustix::io::read(&contact.status, &mut buffer) {
+        Ok(length) if length > 0 => rmp_serde::from_slice(&buffer[..length])
+            .unwrap_or_else(|_| BootReport::Failed("the executor said something strange".into())),
+        _ => BootReport::Failed("the executor ended before it was ready".into()),
     }
 }
 

@@ -22,6 +22,7 @@ mod probe;
 mod sandbox;
 mod seccomp;
 mod single;
+mod spare;
 mod stage;
 mod supervise;
 mod sys;

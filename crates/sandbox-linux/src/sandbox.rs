@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -28,11 +28,10 @@ use crate::{
 pub struct LinuxSandbox {
     facts: Facts,
     folder: PathBuf,
-    directory: OwnedFd,
     /// Readable when the first process has ended.
     first: Option<AsyncFd<OwnedFd>>,
     backend: Option<LinuxBackend>,
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
 }
 
 impl LinuxSandbox {
@@ -44,10 +43,8 @@ impl LinuxSandbox {
         backend: Option<LinuxBackend>,
     ) -> Result<Self> {
         let opening = || Error::io(format!("opening {}", folder.display()));
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&folder, flags, Mode::empty()).map_err(io::Error::from).map_err(opening())?;
         let first = first.map(|first| sys::watched(first, Interest::READABLE)).transpose().map_err(opening())?;
-        Ok(Self { facts, directory, first, backend, _lock: lock, folder })
+        Ok(Self { facts, first, backend, lock, folder })
     }
 
     /// One that an earlier server left alive.
@@ -74,7 +71,10 @@ impl LinuxSandbox {
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 None,
             )?;
-            rustix::net::connect(&socket, &socket_address(self.directory.as_fd())?)?;
+            // By name every time: folders are used again, and then have another.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
+            rustix::net::connect(&socket, &socket_address(folder.as_fd())?)?;
             Ok(socket)
         };
         connect().map_err(|error| Error::Ended {
@@ -124,15 +124,19 @@ impl Sandbox for LinuxSandbox {
         }
         let Some(backend) = &self.backend else { return Ok(()) };
         let name = self.facts.spec.id.to_string();
-        match backend.order(|ticket| Order::Destroy { ticket, name: name.clone() }).await {
+        let removed = match backend.order(|ticket| Order::Destroy { ticket, name: name.clone() }).await {
             Ok(_) => Ok(()),
             Err(_) => backend.bury(&name),
+        };
+        if let Some(lock) = &self.lock {
+            lock.release();
         }
+        removed
     }
 }
 
 impl std::fmt::Debug for LinuxSandbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinuxSandbox").field("folder", &self.folder).field("fd", &self.directory.as_raw_fd()).finish()
+        f.debug_struct("LinuxSandbox").field("folder", &self.folder).finish()
     }
 }

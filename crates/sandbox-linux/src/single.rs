@@ -15,12 +15,11 @@ use sandbox_executor::boot::{Attachment, BootReport};
 
 use crate::{
     birth::{Newborn, Nursery},
-    folder,
+    executor_image, folder,
     host::Host,
     plan::{self, Plan},
-    probe, stage,
+    probe, spare, stage,
     supervise::{self, Supervisor},
-    tree, wire,
 };
 
 const DISK_EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +27,7 @@ const DISK_EVERY: Duration = Duration::from_secs(1);
 /// Runs one command with this process's standard streams. Only for a process with a single thread: it changes its
 /// namespaces, so nothing else should be done with it afterwards but to end.
 pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> {
-    for name in ["sandboxes", "trash", "cache"] {
+    for name in ["sandboxes", "trash", "spare", "cache"] {
         let folder = state.join(name);
         if !folder.is_dir() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("making folders"))?;
@@ -41,27 +40,25 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
-    let lock = folder::make(&plan.folder, &facts)?;
-    let ended = Nursery::new().and_then(|mut nursery| nursery.bear(&plan, &host).map_err(io::Error::other)).and_then(
-        |newborn| {
-            let ended = wait(&newborn, &plan);
-            newborn.cgroup.remove();
-            ended
-        },
-    );
-    let _ = tree::clear(&plan.folder);
-    let _ = fs::remove_dir(&plan.folder);
-    drop(lock);
+    let lock = folder::make(state, &plan.folder, &facts)?;
+    let ended = start(state, &plan, &host).and_then(|newborn| {
+        let ended = wait(&newborn, &plan);
+        newborn.cgroup.remove();
+        ended
+    });
+    spare::retire(state, &plan.folder, Some(lock));
     ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })
+}
+
+fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {
+    let executor = executor_image::load_cached(&state.join("cache"))?;
+    Nursery::new(executor)?.bear(plan, host).map_err(io::Error::other)
 }
 
 /// Looks after the sandbox until its executor has said how the command ended, and then until it is gone.
 fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
     // The sandbox's /proc comes first, unless there will be no sandbox.
-    let proc =
-        wire::receive(newborn.sync.as_fd(), &mut [0; 16]).ok().and_then(|(_, mut descriptors)| descriptors.pop());
-    if let Some(proc) = proc {
-        let mut supervisor = Supervisor::new(plan.watch.clone(), proc, newborn.verdicts.try_clone()?);
+    if let Some(mut supervisor) = newborn.contact.supervisor(plan.watch.clone()) {
         let mut disk = Disk { due: Instant::now() + DISK_EVERY, free: u64::MAX };
         while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
             let now = Instant::now();
@@ -72,7 +69,7 @@ fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
         }
     }
     let mut buffer = [0; 4096];
-    let length = rustix::io::read(&newborn.status, &mut buffer)?;
+    let length = rustix::io::read(&newborn.contact.status, &mut buffer)?;
     let options = rustix::process::WaitIdOptions::EXITED;
     let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(newborn.process.child.as_fd()), options);
     decode(&buffer[..length])
@@ -83,7 +80,7 @@ fn said_something(newborn: &Newborn, due: Instant) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let left = due.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut [PollFd::new(&newborn.status, PollFlags::IN)], Some(&timeout)) {
+    match poll(&mut [PollFd::new(&newborn.contact.status, PollFlags::IN)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),

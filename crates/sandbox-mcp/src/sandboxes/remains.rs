@@ -46,7 +46,8 @@ pub(super) fn discard(folder: &Path) -> std::io::Result<()> {
     let (Some(state), Some(name)) = (folder.parent().and_then(Path::parent), folder.file_name()) else { return Ok(()) };
     let trash = state.join("trash");
     std::fs::create_dir_all(&trash)?;
-    let rest = trash.join(name);
+    // A name of its own, or a launcher would take it for a folder that can be used again.
+    let rest = trash.join(format!("deleted-{}", name.to_string_lossy()));
     match std::fs::rename(folder, &rest) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
