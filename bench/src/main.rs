@@ -80,7 +80,7 @@ const FULL: Size = Size {
     idle: [100, 16],
     crowd: 1000,
     file: 1 << 30,
-    file_rounds: 4,
+    file_rounds: 8,
 };
 const SHORT: Size = Size {
     rounds: 5,

@@ -25,6 +25,9 @@ use std::{
 use sandbox_core::Backend;
 pub use workbench::Workbench;
 
+/// A variable that the program which runs this suite has in its environment, and that no sandbox may see.
+pub const SECRET: &str = "SECRET_OF_THE_SERVER";
+
 /// What is being tried.
 #[derive(Clone)]
 pub struct Subject {
@@ -57,7 +60,7 @@ fn cases() -> Vec<Case> {
             an_image_folder_can_be_changed_where_the_policy_says;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
-        lives: destroy_leaves_nothing_and_may_be_repeated, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
+        lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
     }
 }

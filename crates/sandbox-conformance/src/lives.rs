@@ -18,6 +18,21 @@ pub async fn destroy_leaves_nothing_and_may_be_repeated(bench: Workbench) {
     assert!(!again.ended.contains(id) && again.alive.iter().all(|found| &found.facts().spec.id != id));
 }
 
+pub async fn nothing_of_an_ended_sandbox_reaches_the_next(bench: Workbench) {
+    let leave = "mkdir -p deep/er; echo secret | tee deep/er/f .hidden ~/.netrc /tmp/x; chmod 0700 . ~; chmod 0 deep";
+    for _ in 0..3 {
+        let (ended, client) = bench.sandbox().await;
+        sh(&client, leave).await;
+        ended.destroy().await.unwrap();
+        // Long enough for whatever tidies up behind it.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (_next, client) = bench.sandbox().await;
+        let found = sh(&client, "find . /tmp -mindepth 1; find ~ -type f; stat -c %a . ~").await.text();
+        assert_eq!(found, "755\n755");
+        assert!(ended.connect().await.is_err(), "the old handle leads to the new sandbox");
+    }
+}
+
 pub async fn the_end_is_noticed(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
     let waiting = tokio::spawn({

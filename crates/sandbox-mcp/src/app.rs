@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use sandbox_core::{Backend, UserId};
+use sandbox_core::{Backend, SessionId, UserId};
 
 use sandbox_linux::LinuxBackend;
 
 use crate::{
     config::{self, Settings},
-    sandboxes::Sandboxes,
+    sandboxes::{History, Sandboxes},
 };
 
 /// Everything that a door needs. Clones are the same program.
@@ -36,7 +36,16 @@ impl App {
     pub fn make(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let backend = backend(&settings)?;
-        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach)?;
+        let history = History::new(&settings.state);
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, history)?;
+        Ok(Self { settings, sandboxes, caller: UserId::local() })
+    }
+
+    /// One command in a sandbox that ends with it: nothing is written down.
+    pub fn make_one(settings: Settings) -> anyhow::Result<Self> {
+        let settings = Arc::new(settings);
+        let backend = backend(&settings)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, History::none())?;
         Ok(Self { settings, sandboxes, caller: UserId::local() })
     }
 
@@ -44,8 +53,15 @@ impl App {
     pub fn reach(settings: Settings) -> anyhow::Result<Self> {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
-        let sandboxes = Sandboxes::visit(settings.clone(), None, sandbox_linux::attach)?;
+        let history = History::new(&settings.state);
+        let sandboxes = Sandboxes::visit(settings.clone(), None, sandbox_linux::attach, history)?;
         Ok(Self { settings, sandboxes, caller: UserId::local() })
+    }
+
+    /// On whose behalf the person at the terminal acts on this sandbox: labels keep apart whom a client serves, and all
+    /// of those are this person's.
+    pub fn owner_of(&self, id: &SessionId) -> UserId {
+        self.sandboxes.owner_of(id).unwrap_or_else(|| self.caller.clone())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
-    let app = if args.session.is_some() { App::reach(settings)? } else { App::make(settings)? };
+    let app = if args.session.is_some() { App::reach(settings)? } else { App::make_one(settings)? };
     let code = tokio::select! {
         code = in_sandbox(&app, args, answer) => code,
         signal = terminal::stop_asked() => Ok(128 + signal),
@@ -67,7 +67,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
 
 async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
     if let Some(id) = &args.session {
-        return Ok(app.sandboxes.find(&app.caller, id).await?);
+        return Ok(app.sandboxes.find(&app.owner_of(id), id).await?);
     }
     let policy = match &args.policy {
         Some(name) => app.settings.policy(name)?,

@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) async fn list(settings: Settings, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let list = app.sandboxes.list(&app.caller).await;
+    let list = app.sandboxes.list_all().await;
     match answer {
         Answer::Json => screen::say_json(&list),
         Answer::Text if list.is_empty() => screen::tell("you have no sandboxes"),

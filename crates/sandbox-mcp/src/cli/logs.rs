@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let mut query = Query { owner: app.caller.clone(), session: args.session, after: None, limit: args.lines };
+    let mut query = Query { owner: None, session: args.session, after: None, limit: args.lines };
     let history = app.sandboxes.history();
     let events = history.events(query.clone()).await?;
     events.iter().for_each(|event| show(event, answer));

@@ -13,7 +13,7 @@ use crate::{
 pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
     let chosen: Vec<SessionId> = if args.all || args.mine_ended {
-        let mine = app.sandboxes.list(&app.caller).await.into_iter();
+        let mine = app.sandboxes.list_all().await.into_iter();
         mine.filter(|summary| args.all || matches!(summary.state, State::Ended { .. }))
             .map(|summary| summary.session_id)
             .collect()
@@ -22,7 +22,7 @@ pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::
     };
     let mut failed = 0;
     for id in &chosen {
-        let removed = app.sandboxes.remove(&app.caller, id).await;
+        let removed = app.sandboxes.remove(&app.owner_of(id), id).await;
         failed += usize::from(removed.is_err());
         match (answer, &removed) {
             (Answer::Json, Ok(())) => screen::say_json(&json!({ "session_id": id, "status": "removed" })),

@@ -47,6 +47,7 @@ pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow
 }
 
 async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> anyhow::Result<u8> {
+    let caller = args.session.as_ref().map_or_else(|| app.caller.clone(), |id| app.owner_of(id));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let lifetime = if args.keep { Lifetime::Persistent } else { Lifetime::Temporary };
     let place = match args.session {
@@ -56,7 +57,7 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     let request = TaskRequest { task: args.task, files, agent: args.agent, place, timeout: args.timeout };
     let (notes, mut shown) = mpsc::channel(64);
     let live = Live::start();
-    let working = agent::execute(&app.sandboxes, &app.caller, request, Some(&notes));
+    let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes));
     tokio::pin!(working);
     let result = loop {
         tokio::select! {
@@ -113,7 +114,7 @@ async fn take_out<'r>(
     let mut taken = Taken { folder, files: Vec::new() };
     let mut results = result.changes.created.iter().chain(&result.changes.changed).peekable();
     if results.peek().is_some() {
-        let session = app.sandboxes.find(&app.caller, &result.session_id).await?;
+        let session = app.sandboxes.find(&app.owner_of(&result.session_id), &result.session_id).await?;
         let cannot =
             || format!("results cannot be put into {}: name another folder with --out", taken.folder.display());
         let target = OutFolder::open(&taken.folder, existing).with_context(cannot)?;

@@ -84,7 +84,8 @@ impl Sandboxes {
         attach: Attach,
     ) -> Result<Self, SandboxesError> {
         let recovered = backend.recover().await;
-        let mut inner = Inner::new(settings, Some(backend), attach)?;
+        let history = History::new(&settings.state);
+        let mut inner = Inner::new(settings, Some(backend), attach, history)?;
         let mut alive = Vec::new();
         match recovered {
             Err(error) => inner.recovery.failed = Some(error.to_string()),
@@ -108,8 +109,9 @@ impl Sandboxes {
         settings: Arc<Settings>,
         backend: Option<Arc<dyn Backend>>,
         attach: Attach,
+        history: History,
     ) -> Result<Self, SandboxesError> {
-        Ok(Self(Arc::new(Inner::new(settings, backend, attach)?)))
+        Ok(Self(Arc::new(Inner::new(settings, backend, attach, history)?)))
     }
 
     /// Makes a sandbox for the caller.
@@ -154,6 +156,18 @@ impl Sandboxes {
 
     /// All sandboxes of the caller, oldest first.
     pub async fn list(&self, caller: &UserId) -> Vec<Summary> {
+        let mut list = self.list_all().await;
+        list.retain(|summary| summary.owner == *caller);
+        list
+    }
+
+    /// Whose a sandbox is; nothing if there is none.
+    pub fn owner_of(&self, id: &SessionId) -> Option<UserId> {
+        Some(self.0.folders.facts(id)?.spec.owner)
+    }
+
+    /// All sandboxes of this state folder, whoever they belong to: for the person at the terminal, whose they all are.
+    pub async fn list_all(&self) -> Vec<Summary> {
         let inner = &self.0;
         let ours: HashMap<_, _> = inner.ours.read().unwrap_or_else(PoisonError::into_inner).clone();
         let summary = |id: SessionId| match ours.get(&id) {
@@ -171,7 +185,6 @@ impl Sandboxes {
             }
         };
         let mut list: Vec<Summary> = inner.folders.ids().into_iter().filter_map(summary).collect();
-        list.retain(|summary| summary.owner == *caller);
         list.sort_by(|a, b| b.age.cmp(&a.age).then_with(|| a.session_id.cmp(&b.session_id)));
         list
     }
@@ -302,7 +315,12 @@ impl Sandboxes {
 }
 
 impl Inner {
-    fn new(settings: Arc<Settings>, backend: Option<Arc<dyn Backend>>, attach: Attach) -> Result<Self, SandboxesError> {
+    fn new(
+        settings: Arc<Settings>,
+        backend: Option<Arc<dyn Backend>>,
+        attach: Attach,
+        history: History,
+    ) -> Result<Self, SandboxesError> {
         let state = &settings.state;
         let doing = format!("the state folder {} cannot be used", state.display());
         let (per_user, total) = (settings.max_sandboxes_per_user, settings.max_sandboxes);
@@ -312,7 +330,7 @@ impl Inner {
             attach,
             folders: Folders::of(state),
             quota,
-            journal: Journal::new(History::new(state)),
+            journal: Journal::new(history),
             ours: RwLock::default(),
             visited: RwLock::default(),
             recovery: RecoveryReport::default(),

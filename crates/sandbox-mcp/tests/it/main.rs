@@ -18,3 +18,4 @@ mod lifetime;
 mod limits;
 mod protocol;
 mod real_client;
+mod terminal;
