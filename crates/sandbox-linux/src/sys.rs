@@ -165,7 +165,7 @@ pub fn loopback_up() -> io::Result<()> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: the request is an `ifreq` whose flags are set, as SIOCSIFFLAGS reads it (netdevice(7)).
-    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
