@@ -116,6 +116,15 @@ impl LinuxBackend {
         }
     }
 
+    /// A folder that was being made when its server was killed. A young one may be about to be locked.
+    fn discard_draft(&self, name: &str, path: &Path) {
+        let age = fs::metadata(path).ok().and_then(|found| found.modified().ok()?.elapsed().ok());
+        let old = age.is_some_and(|age| age > Duration::from_secs(60));
+        if old && name.starts_with(folder::DRAFT) && matches!(Lock::take(path), Ok(Some(_))) {
+            let _ = fs::rename(path, self.inner.state.join("trash").join(format!("deleted-{name}")));
+        }
+    }
+
     pub(crate) fn host(&self) -> Option<&Host> {
         self.inner.launcher.as_ref().ok().map(|launcher| &launcher.host)
     }
@@ -164,7 +173,11 @@ impl Backend for LinuxBackend {
         let mut recovered = Recovered::default();
         let folders = self.inner.state.join("sandboxes");
         for entry in fs::read_dir(&folders).map_err(Error::io(format!("reading {}", folders.display())))?.flatten() {
-            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<SessionId>().ok()) else { continue };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Ok(id) = name.parse::<SessionId>() else {
+                self.discard_draft(&name, &entry.path());
+                continue;
+            };
             // Somebody looks after it; that it is locked is the proof.
             let Ok(Some(lock)) = Lock::take(&entry.path()) else { continue };
             match LinuxSandbox::adopt(&entry.path(), lock, self.clone()) {

@@ -94,9 +94,8 @@ impl Nursery {
         Ok(Stocked::More)
     }
 
-    /// Starts a sandbox.
+    /// Starts a sandbox in a folder that has what [`make_folders`] makes.
     pub fn bear(&mut self, plan: &Plan, host: &Host) -> Result<Newborn, BirthError> {
-        make_folders(plan).map_err(BirthError::at("making folders"))?;
         let cgroup = host.cgroup.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))?;
         self.bear_into(plan, cgroup, host.bwrap.as_deref())
     }
@@ -208,18 +207,19 @@ impl BirthError {
     }
 }
 
-fn make_folders(plan: &Plan) -> io::Result<()> {
-    for (name, owner) in &plan.folders {
-        let path = plan.folder.join(name);
-        match fs::DirBuilder::new().mode(0o755).create(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        if *owner != 0 {
-            chown(&path, Some(*owner), Some(*owner))?;
-        }
-    }
-    Ok(())
+/// Makes the folders that the sandbox will reach, for their owners.
+pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
+    plan.folders
+        .iter()
+        .try_for_each(|(name, owner)| {
+            let path = plan.folder.join(name);
+            match fs::DirBuilder::new().mode(0o755).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            if *owner != 0 { chown(&path, Some(*owner), Some(*owner)) } else { Ok(()) }
+        })
+        .map_err(BirthError::at("making folders"))
 }
 
 /// A name in a folder can be longer than a socket's address may be, so it goes through the folder's descriptor.

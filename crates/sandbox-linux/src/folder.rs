@@ -12,6 +12,9 @@ use sandbox_core::{Error, Facts, Result};
 
 use crate::spare;
 
+/// How the name of a folder begins that is being made.
+pub const DRAFT: &str = ".new-";
+
 /// Held by the server that looks after a sandbox; the system gives it up when that server ends, however it does.
 #[derive(Debug)]
 pub struct Lock {
@@ -38,7 +41,7 @@ impl Lock {
 /// Makes the folder of a new sandbox. It gets its name only when it is locked, so nobody ever finds it without an owner.
 pub fn make(state: &Path, folder: &Path, facts: &Facts) -> Result<Lock> {
     let making = || Error::io(format!("making {}", folder.display()));
-    let draft = folder.with_file_name(format!(".new-{}", facts.spec.id));
+    let draft = folder.with_file_name(format!("{DRAFT}{}", facts.spec.id));
     let lock = match spare::claim(state, &draft) {
         Some(lock) => Some(lock),
         None => {

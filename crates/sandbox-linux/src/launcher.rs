@@ -88,6 +88,7 @@ fn control() -> BorrowedFd<'static> {
 const CONTROL: u64 = 0;
 const DISK_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_AFTER: Duration = Duration::from_millis(20);
+const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 /// Whoever wanted one sandbox may want more, but nobody waits for the stock: a birth takes less than this.
 const STOCK_AFTER: Duration = Duration::from_millis(10);
 
@@ -159,8 +160,7 @@ impl Launcher {
         let disk = DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, running: None };
         let nursery = Nursery::new(executor_image::load()?)?;
         // An earlier launcher may have been killed before it had removed everything.
-        let trash = fs::read_dir(host.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
-        let sweep_at = trash.then(Instant::now);
+        let sweep_at = has_trash(&host.state).then(Instant::now);
         let live = HashMap::new();
         Ok(Self {
             host,
@@ -230,7 +230,7 @@ impl Launcher {
     }
 
     fn create(&mut self, ticket: u64, plan: &Plan) {
-        let newborn = match self.nursery.bear(plan, &self.host) {
+        let newborn = match birth::make_folders(plan).and_then(|()| self.nursery.bear(plan, &self.host)) {
             Ok(newborn) => newborn,
             Err(error) => {
                 self.host.cgroup.remove(&plan.name);
@@ -267,9 +267,15 @@ impl Launcher {
             && let Some(Creating { ticket, contact, watch }) = live.creating.take()
         {
             let _ = epoll::delete(&self.epoll, &contact.status);
-            match first_report(&contact) {
+            let mut report = first_report(&contact);
+            if report == BootReport::Ready {
+                live.supervisor = contact.supervisor(watch);
+                if live.supervisor.is_none() {
+                    report = BootReport::Failed("it cannot be watched: its /proc did not arrive".into());
+                }
+            }
+            match report {
                 BootReport::Ready => {
-                    live.supervisor = contact.supervisor(watch);
                     let Live { process, .. } = &self.live[&token];
                     self.report(&Report::Created { ticket, pid: process.pid }, &[process.first.as_fd()]);
                 }
@@ -422,19 +428,26 @@ impl Launcher {
     /// The process that removes files goes on by itself if we end meanwhile.
     fn sweep(&mut self, now: Instant) {
         self.sweep_at = None;
-        if let Some(sweeper) = self.sweeper.take()
-            && !ended(&sweeper)
-        {
-            self.sweeper = Some(sweeper);
-            self.sweep_at = Some(now + SWEEP_AFTER * 5);
-            return;
+        if let Some(sweeper) = self.sweeper.take() {
+            if !ended(&sweeper) {
+                self.sweeper = Some(sweeper);
+                self.sweep_at = Some(now + SWEEP_AFTER * 5);
+                return;
+            }
+            if !has_trash(&self.host.state) {
+                return;
+            }
         }
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
                 empty_trash(&self.host.state);
                 sys::exit_now(0)
             }
-            Ok(Cloned::Parent { pidfd, .. }) => self.sweeper = Some(pidfd),
+            Ok(Cloned::Parent { pidfd, .. }) => {
+                self.sweeper = Some(pidfd);
+                // Somebody may still have had the lock of a folder, so there is a second look.
+                self.sweep_at = self.serving.then_some(now + SWEEP_AGAIN);
+            }
             Err(_) => {}
         }
     }
@@ -446,15 +459,21 @@ impl Live {
     }
 }
 
-/// What a launcher put there is as it left it; the rest was moved by others, who may still be deleting it.
+/// What has the name of a sandbox is kept if it can be, by whoever gets its lock; the rest is only ever deleted.
 fn empty_trash(state: &Path) {
-    let trash = state.join("trash");
-    for entry in fs::read_dir(&trash).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(state.join("trash")).into_iter().flatten().flatten() {
+        let path = entry.path();
         if entry.file_name().to_str().is_some_and(|name| name.parse::<SessionId>().is_ok()) {
-            spare::retire(state, &entry.path(), None);
+            spare::retire(state, &path, None, None);
+        } else if fs::remove_file(&path).is_err() {
+            let _ = tree::clear(&path);
+            let _ = fs::remove_dir(&path);
         }
     }
-    let _ = tree::clear(&trash);
+}
+
+fn has_trash(state: &Path) -> bool {
+    fs::read_dir(state.join("trash")).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn first_report(contact: &Contact) -> BootReport {

@@ -120,7 +120,11 @@ impl Sandbox for LinuxSandbox {
         if let Some(first) = &self.first {
             // Ours or not, the first process is this user's own or root's: killing it ends the sandbox.
             let _ = rustix::process::pidfd_send_signal(first.get_ref(), Signal::KILL);
-            let _ = tokio::time::timeout(Duration::from_secs(10), first.readable()).await;
+            if tokio::time::timeout(Duration::from_secs(10), first.readable()).await.is_err() {
+                // Its folder stays its own, and its lock with it, as long as anything in it may still run.
+                let why = "its first process was killed and has not ended after 10 s; try again".into();
+                return Err(Error::Step { step: format!("ending {}", self.facts.spec.id), why });
+            }
         }
         let Some(backend) = &self.backend else { return Ok(()) };
         let name = self.facts.spec.id.to_string();

@@ -14,11 +14,13 @@ use sandbox_core::{
 use sandbox_executor::boot::{Attachment, BootReport};
 
 use crate::{
-    birth::{Newborn, Nursery},
+    birth::{self, Newborn, Nursery},
     executor_image, folder,
     host::Host,
     plan::{self, Plan},
-    probe, spare, stage,
+    probe,
+    spare::{self, Stamp},
+    stage,
     supervise::{self, Supervisor},
 };
 
@@ -41,17 +43,24 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     plan.confinement.die_with_launcher = true;
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
     let lock = folder::make(state, &plan.folder, &facts)?;
-    let ended = start(state, &plan, &host).and_then(|newborn| {
+    let mut before = None;
+    let ended = birth::make_folders(&plan).map_err(io::Error::other).and_then(|()| {
+        before = Stamp::of(&plan.folder);
+        let newborn = start(state, &plan, &host)?;
         let ended = wait(&newborn, &plan);
         newborn.cgroup.remove();
         ended
     });
-    spare::retire(state, &plan.folder, Some(lock));
+    spare::retire(state, &plan.folder, Some(lock), before);
     ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })
 }
 
 fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {
-    let executor = executor_image::load_cached(&state.join("cache"))?;
+    let executor = match host.bwrap {
+        // bwrap's child is known by what it executes.
+        Some(_) => executor_image::load()?,
+        None => executor_image::load_cached(&state.join("cache"))?,
+    };
     Nursery::new(executor)?.bear(plan, host).map_err(io::Error::other)
 }
 

@@ -2,17 +2,22 @@
 //!
 //! A sandbox's folder is five files, and making files can be most of a start: ext4 without a journal looks past every
 //! file that was deleted in the last minutes before it gives out a new one. Renaming costs the same everywhere.
+//!
+//! Whoever empties a folder has its lock: two who sweep the same trash must not, or the second would go on deleting in
+//! what the first has given to a new sandbox.
 
-use std::{fs, io, os::fd::AsFd, path::Path};
-
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::Path,
+};
 
 use crate::{folder::Lock, tree};
 
 /// More than these are not kept.
 const MOST: usize = 256;
-/// A folder that once held many names stays large, and slow to list.
-const LARGEST: u64 = 4096;
+/// What a sandbox can reach of its folder.
+const REACHED: [&str; 2] = ["workspace", "home"];
 
 /// Moves a folder that is ready for a new sandbox to this path, with its lock; nothing if there is none.
 pub fn claim(state: &Path, target: &Path) -> Option<Lock> {
@@ -23,36 +28,43 @@ pub fn claim(state: &Path, target: &Path) -> Option<Lock> {
     })
 }
 
-/// Keeps the folder of an ended sandbox, or removes it where it cannot be as good as new. Who has its lock brings it.
-pub fn retire(state: &Path, folder: &Path, lock: Option<Lock>) {
-    if !matches!(keep(&state.join("spare"), folder, lock), Ok(true)) {
+/// What a sandbox would have changed by touching the folders that it reaches.
+#[derive(PartialEq, Eq)]
+pub struct Stamp([(i64, i64, i64, i64, u64); 2]);
+
+impl Stamp {
+    /// As they are now; nothing if one is missing.
+    pub fn of(folder: &Path) -> Option<Self> {
+        let look = |name| {
+            let found = fs::symlink_metadata(folder.join(name)).ok()?;
+            Some((found.ctime(), found.ctime_nsec(), found.mtime(), found.mtime_nsec(), found.ino()))
+        };
+        Some(Self([look(REACHED[0])?, look(REACHED[1])?]))
+    }
+}
+
+/// Keeps the folder of an ended sandbox, or removes it where that does not work. Nothing is done to one whose lock
+/// somebody else has. With the stamp from before the sandbox ran, folders that it never touched stay as they are.
+pub fn retire(state: &Path, folder: &Path, lock: Option<Lock>, before: Option<Stamp>) {
+    let Some(_lock) = lock.or_else(|| Lock::take(folder).ok()?) else { return };
+    if keep(&state.join("spare"), folder, before).is_err() {
         let _ = tree::clear(folder);
         let _ = fs::remove_dir(folder);
     }
 }
 
-fn keep(spare: &Path, folder: &Path, lock: Option<Lock>) -> io::Result<bool> {
-    let Some(name) = folder.file_name() else { return Ok(false) };
+fn keep(spare: &Path, folder: &Path, before: Option<Stamp>) -> io::Result<()> {
+    let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     if fs::read_dir(spare)?.count() >= MOST {
-        return Ok(false);
+        return Err(io::ErrorKind::QuotaExceeded.into());
     }
-    let lock = match lock {
-        Some(lock) => Some(lock),
-        None => Lock::take(folder)?,
-    };
-    if lock.is_none() {
-        return Ok(false);
-    }
+    let untouched = before.is_some() && before == Stamp::of(folder);
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         match path.file_name().and_then(|name| name.to_str()) {
-            Some("lock" | "facts.json") => {}
-            Some("workspace" | "home") => {
-                tree::clear(&path)?;
-                if !make_as_new(folder, &path)? {
-                    return Ok(false);
-                }
-            }
+            // What they say of the sandbox goes with it.
+            Some("lock" | "facts.json") => fs::File::options().write(true).open(&path)?.set_len(0)?,
+            Some(name) if REACHED.contains(&name) && untouched => give_back(&path)?,
             _ if fs::symlink_metadata(&path)?.is_dir() => {
                 tree::clear(&path)?;
                 fs::remove_dir(&path)?;
@@ -60,52 +72,28 @@ fn keep(spare: &Path, folder: &Path, lock: Option<Lock>) -> io::Result<bool> {
             _ => fs::remove_file(&path)?,
         }
     }
-    fs::rename(folder, spare.join(name))?;
-    Ok(true)
-}
-
-/// Gives an emptied folder back its owner and mode. False where the sandbox has left anything else on it: names of
-/// attributes and flags are those of the folder around it, which no sandbox ever reaches, or it is not as good as new.
-fn make_as_new(around: &Path, folder: &Path) -> io::Result<bool> {
-    let open = |path| {
-        rustix::fs::openat(
-            CWD,
-            path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-    };
-    let (around, folder) = (open(around)?, open(folder)?);
-    let (owner, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    rustix::fs::fchown(&folder, Some(owner), Some(group))?;
-    rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o755))?;
-    let found = rustix::fs::statat(&folder, "", AtFlags::EMPTY_PATH)?;
-    let empty = rustix::fs::Dir::read_from(&folder)?.flatten().all(|entry| [c".", c".."].contains(&entry.file_name()));
-    Ok(empty
-        && found.st_size as u64 <= LARGEST
-        && attributes(&folder)? == attributes(&around)?
-        && rustix::fs::ioctl_getflags(&folder) == rustix::fs::ioctl_getflags(&around))
-}
-
-/// Names of extended attributes, access lists among them.
-fn attributes(folder: impl AsFd) -> io::Result<Vec<u8>> {
-    let mut names = vec![0; 4096];
-    match rustix::fs::flistxattr(folder, &mut names) {
-        Ok(length) => {
-            names.truncate(length);
-            Ok(names)
+    if !untouched {
+        // New ones: times, attributes, flags and whoever still has the old ones open are not worth the thought.
+        for name in REACHED {
+            fs::DirBuilder::new().mode(0o755).create(folder.join(name))?;
         }
-        Err(rustix::io::Errno::NOTSUP) => Ok(Vec::new()),
-        Err(error) => Err(error.into()),
     }
+    fs::rename(folder, spare.join(name))
+}
+
+/// An untouched folder belongs to us again.
+fn give_back(folder: &Path) -> io::Result<()> {
+    let (owner, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    Ok(rustix::fs::chown(folder, Some(owner), Some(group))?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
     /// A state folder with one ended sandbox in it.
-    fn ended() -> (tempfile::TempDir, std::path::PathBuf) {
+    fn ended() -> (tempfile::TempDir, PathBuf) {
         let state = tempfile::tempdir().expect("a folder");
         let folder = state.path().join("trash/one");
         for name in ["spare", "trash/one/workspace/deep/deeper", "trash/one/home", "trash/one/upper"] {
@@ -122,51 +110,67 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_folder_is_used_again() {
+    fn an_emptied_folder_is_used_again_with_nothing_of_before() {
         let (state, folder) = ended();
-        fs::set_permissions(folder.join("home"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
-        retire(state.path(), &folder, None);
+        let before = fs::metadata(folder.join("home")).expect("it").ino();
+        fs::set_permissions(folder.join("home"), PermissionsExt::from_mode(0o777)).expect("a mode");
+        // An inode that is still held is not given out again at once.
+        let held = fs::File::open(folder.join("home")).expect("the old one");
+        retire(state.path(), &folder, None, None);
         assert!(!folder.exists());
         let target = state.path().join("new");
         let _lock = claim(state.path(), &target).expect("a spare folder");
-        let mut names: Vec<_> =
-            fs::read_dir(&target).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect();
+        let entries = fs::read_dir(&target).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let mut names: Vec<_> = entries.collect();
         names.sort();
         assert_eq!(names, ["facts.json", "home", "lock", "workspace"]);
         assert_eq!(fs::read_dir(target.join("workspace")).expect("a folder").count(), 0);
-        let mode =
-            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(target.join("home")).expect("it").permissions());
-        assert_eq!(mode & 0o7777, 0o755);
+        let home = fs::metadata(target.join("home")).expect("it");
+        assert_eq!((home.permissions().mode() & 0o7777, home.ino() == before), (0o755, false));
+        for name in ["facts.json", "lock"] {
+            assert_eq!(fs::metadata(target.join(name)).expect("it").len(), 0, "{name} tells of the one before");
+        }
         assert!(claim(state.path(), &state.path().join("newer")).is_none());
+        drop(held);
     }
 
     #[test]
-    fn what_somebody_holds_the_lock_of_is_not_kept() {
-        let (state, folder) = ended();
-        let _lock = Lock::take(&folder).expect("a lock").expect("nobody has it");
-        retire(state.path(), &folder, None);
-        assert_eq!((folder.exists(), spares(state.path())), (false, 0));
+    fn what_was_never_touched_stays_and_what_was_does_not() {
+        for touch in [None, Some("mode"), Some("file"), Some("attribute")] {
+            let (state, folder) = ended();
+            tree::clear(&folder.join("workspace")).expect("emptied");
+            let (before, number) = (Stamp::of(&folder), fs::metadata(folder.join("home")).expect("it").ino());
+            let home = folder.join("home");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let held = fs::File::open(&home).expect("it");
+            match touch {
+                Some("mode") => fs::set_permissions(&home, PermissionsExt::from_mode(0o755)).expect("a mode"),
+                Some("file") => {
+                    fs::write(home.join("x"), "").and_then(|()| fs::remove_file(home.join("x"))).expect("a file")
+                }
+                Some(_) => {
+                    let flags = rustix::fs::XattrFlags::empty();
+                    if rustix::fs::setxattr(&home, "user.message", b"from before", flags).is_err() {
+                        continue;
+                    }
+                }
+                None => {}
+            }
+            retire(state.path(), &folder, None, before);
+            let same = fs::metadata(state.path().join("spare/one/home")).expect("kept").ino() == number;
+            assert_eq!(same, touch.is_none(), "{touch:?}");
+            drop(held);
+        }
     }
 
     #[test]
-    fn attributes_and_swollen_folders_do_not_reach_the_next_sandbox() {
+    fn nothing_is_deleted_in_a_folder_that_somebody_else_empties() {
         let (state, folder) = ended();
-        let set = rustix::fs::setxattr(
-            folder.join("workspace"),
-            "user.message",
-            b"from before",
-            rustix::fs::XattrFlags::empty(),
-        );
-        if set.is_ok() {
-            retire(state.path(), &folder, None);
-            assert_eq!((folder.exists(), spares(state.path())), (false, 0));
-        }
-        let (state, folder) = ended();
-        for number in 0..2000 {
-            fs::write(folder.join(format!("home/a-rather-long-name-{number}")), "").expect("a file");
-        }
-        let swollen = fs::metadata(folder.join("home")).expect("it").len() > LARGEST;
-        retire(state.path(), &folder, None);
-        assert_eq!(spares(state.path()), usize::from(!swollen));
+        let lock = Lock::take(&folder).expect("a lock").expect("nobody has it");
+        retire(state.path(), &folder, None, None);
+        assert!(folder.join("workspace/deep/file").exists());
+        assert_eq!(spares(state.path()), 0);
+        retire(state.path(), &folder, Some(lock), None);
+        assert_eq!((folder.exists(), spares(state.path())), (false, 1));
     }
 }

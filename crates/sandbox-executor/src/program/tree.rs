@@ -91,9 +91,12 @@ impl Tree {
             sys::signal_namespace(signal);
             return;
         }
-        for pid in self.members(members, known) {
-            send(pid, signal);
+        let mut pids = self.members(members, known);
+        // The first process first: a shell whose children are killed before it would end by itself, and not by a signal.
+        if let Members::Job { first: Some(first), .. } = members {
+            pids.sort_by_key(|&pid| pid != first);
         }
+        pids.into_iter().for_each(|pid| send(pid, signal));
     }
 
     /// Kills all, and all that they start meanwhile. `look` is called between rounds: it reaps, and says what is known.
