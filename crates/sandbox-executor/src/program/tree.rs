@@ -92,10 +92,8 @@ impl Tree {
             return;
         }
         let mut pids = self.members(members, known);
-        // The first process first: a shell whose children are killed before it would end by itself, and not by a signal.
-        if let Members::Job { first: Some(first), .. } = members {
-            pids.sort_by_key(|&pid| pid != first);
-        }
+        // First processes first: a shell whose children are killed before it would end by itself, and not by a signal.
+        pids.sort_by_key(|pid| !known.first.contains(pid));
         pids.into_iter().for_each(|pid| send(pid, signal));
     }
 
