@@ -91,5 +91,6 @@ pub async fn fifty_at_once(bench: Workbench) {
     for one in made {
         one.await.unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    // A machine that is emulated on a busy one takes its time; what must not happen is that somebody waits for ever.
+    assert!(start.elapsed() < Duration::from_secs(90), "{:?}", start.elapsed());
 }
