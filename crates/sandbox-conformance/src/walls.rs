@@ -166,7 +166,7 @@ pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workben
     let (_sandbox, client) = bench
         .sandbox_with(|spec| {
             spec.image = Image::Folder(image.clone());
-            spec.policy.root = Root::ReadOnly;
+            spec.policy.filesystem.root = Root::ReadOnly;
         })
         .await;
     let outcome =

@@ -6,6 +6,7 @@
 
 mod backend;
 mod bytes;
+mod denial;
 mod enforcement;
 mod error;
 pub mod exec;
@@ -15,6 +16,7 @@ mod spec;
 
 pub use backend::{Backend, Channel, Created, Duplex, Facts, Finding, Grade, Probe, Recovered, Sandbox, Usage};
 pub use bytes::Bytes;
+pub use denial::{Denial, Kind, Reason};
 pub use enforcement::{Control, Enforcement, Held, Holding};
 pub use error::{Error, Result};
 pub use id::{InvalidId, JobId, SessionId, UserId};

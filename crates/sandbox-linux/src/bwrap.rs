@@ -49,8 +49,8 @@ pub fn find() -> Option<PathBuf> {
 /// Refuses what bwrap cannot start.
 pub fn check(spec: &SandboxSpec) -> Result<()> {
     let plain = spec.image == Image::Host
-        && spec.policy.root == policy::Root::ReadOnly
-        && spec.policy.capabilities == policy::Capabilities::None;
+        && spec.policy.filesystem.root == policy::Root::ReadOnly
+        && spec.policy.privileges.capabilities == policy::Capabilities::NONE;
     if plain {
         return Ok(());
     }

@@ -161,7 +161,7 @@ impl Watch {
 /// Plans a sandbox. Fails where the policy promises what this host cannot hold.
 pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    if policy.root == Root::Writable && spec.image == Image::Host {
+    if policy.filesystem.root == Root::Writable && spec.image == Image::Host {
         return Err(Error::Invalid {
             what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
             fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
@@ -170,7 +170,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     if host.bwrap.is_some() {
         bwrap::check(spec)?;
     }
-    let user = match policy.user {
+    let user = match policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
         User::Root => 0,
     };
@@ -200,8 +200,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
         point: host.etc.join("root"),
         steps: steps(spec, host),
         confinement: Confinement {
-            capabilities: capabilities(policy.capabilities, single),
-            writable: (policy.root == Root::ReadOnly)
+            capabilities: capabilities(policy.privileges.capabilities, single),
+            writable: (policy.filesystem.root == Root::ReadOnly)
                 .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
             processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
             visible_memory_only: supervised_memory,
@@ -211,7 +211,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             attachment: Attachment::Listen,
             user: if single { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
             workspace: WORKSPACE.into(),
-            places: match policy.root {
+            places: match policy.filesystem.root {
                 Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
                 Root::Writable => vec!["/".into()],
             },
@@ -258,7 +258,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     }
     if covers.pids {
         enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids));
-    } else if spec.policy.user == User::Root && host.ids != IdSource::Single {
+    } else if spec.policy.privileges.user == User::Root && host.ids != IdSource::Single {
         // The kernel counts per user, and root inside may become any of many.
         watch.pids = Some(limits.pids);
         let how =
@@ -276,7 +276,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
     enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
-    let identity = match (host.ids, spec.policy.user) {
+    let identity = match (host.ids, spec.policy.privileges.user) {
         (IdSource::Single, _) | (_, User::Root) => {
             "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
         }
@@ -331,7 +331,7 @@ fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
-    if spec.policy.root == Root::ReadOnly {
+    if spec.policy.filesystem.root == Root::ReadOnly {
         steps.push(Step::Freeze { target: ".".into() });
     }
     steps
@@ -377,35 +377,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
 /// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
 /// grants to commands.
 fn capabilities(granted: Capabilities, single: bool) -> u64 {
-    const CHOWN: u64 = 1 << 0;
-    const DAC_OVERRIDE: u64 = 1 << 1;
-    const DAC_READ_SEARCH: u64 = 1 << 2;
-    const FOWNER: u64 = 1 << 3;
-    const FSETID: u64 = 1 << 4;
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;
-    const SETPCAP: u64 = 1 << 8;
-    const NET_BIND_SERVICE: u64 = 1 << 10;
-    const SYS_CHROOT: u64 = 1 << 18;
-    const MKNOD: u64 = 1 << 27;
-    const SETFCAP: u64 = 1 << 31;
-    const CONTAINER: u64 = CHOWN
-        | DAC_OVERRIDE
-        | FOWNER
-        | FSETID
-        | KILL
-        | SETGID
-        | SETUID
-        | SETPCAP
-        | NET_BIND_SERVICE
-        | SYS_CHROOT
-        | MKNOD
-        | SETFCAP;
     let own = if single { 0 } else { KILL | SETGID | SETUID };
-    own | match granted {
-        Capabilities::None => 0,
-        Capabilities::Container => CONTAINER,
-        Capabilities::Extended => CONTAINER | DAC_READ_SEARCH,
-    }
+    own | granted.bits()
 }
