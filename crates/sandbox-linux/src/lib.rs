@@ -10,6 +10,7 @@ mod backend;
 mod birth;
 mod bwrap;
 mod cgroup;
+mod counts;
 mod enact;
 mod etc;
 mod executor_image;
@@ -28,6 +29,7 @@ mod supervise;
 mod sys;
 mod syscalls;
 mod tree;
+mod wall;
 mod wire;
 
 use std::{path::Path, sync::Arc};
