@@ -16,6 +16,7 @@ mod images;
 mod jobs;
 mod lifetime;
 mod limits;
+mod neighbours;
 mod protocol;
 mod real_client;
 mod terminal;
