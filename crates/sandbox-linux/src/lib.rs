@@ -11,6 +11,7 @@ mod birth;
 mod bwrap;
 mod cgroup;
 mod counts;
+mod disk;
 mod enact;
 mod etc;
 mod executor_image;
@@ -29,6 +30,7 @@ mod supervise;
 mod sys;
 mod syscalls;
 mod tree;
+mod unlinked;
 mod wall;
 mod wire;
 
