@@ -20,6 +20,7 @@ mod host;
 mod ids;
 mod launcher;
 mod plan;
+mod pressure;
 mod probe;
 mod sandbox;
 mod seccomp;
