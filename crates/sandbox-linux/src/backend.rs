@@ -31,6 +31,7 @@ use crate::{
     launcher::{Order, Report},
     plan, probe,
     sandbox::LinuxSandbox,
+    seccomp::Chosen,
     sys, wire,
 };
 
@@ -138,7 +139,8 @@ impl Backend for LinuxBackend {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
-        let (plan, enforcement) = plan::plan(spec, &launcher.host, slot(&spec.id), self.inner.lease)?;
+        let calls = Chosen::find(&spec.policy.privileges)?;
+        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, slot(&spec.id), self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();

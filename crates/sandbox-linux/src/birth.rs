@@ -1,7 +1,6 @@
 //! From a plan to a running first process: what the launcher does on its side of the fork.
 
 use std::{
-    collections::HashMap,
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -24,9 +23,9 @@ use crate::{
     enact::{self, Baggage, Owner},
     host::Host,
     plan::{Plan, RootSource, Watch},
-    seccomp::{self, Profile},
+    seccomp::Filters,
     supervise::Supervisor,
-    sys::{self, Cloned, Instruction},
+    sys::{self, Cloned},
     wire,
 };
 
@@ -38,7 +37,7 @@ pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
     networks: Vec<OwnedFd>,
-    filters: HashMap<Profile, Vec<Instruction>>,
+    filters: Filters,
 }
 
 /// A first process that was started.
@@ -81,7 +80,7 @@ impl Nursery {
     /// Prepares what can be prepared, for sandboxes that this program is executed in.
     pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor, null, networks: Vec::new(), filters: HashMap::new() })
+        Ok(Self { executor, null, networks: Vec::new(), filters: Filters::default() })
     }
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
@@ -110,17 +109,13 @@ impl Nursery {
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
         let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
-        let profile = Profile {
-            visible_memory_only: plan.confinement.visible_memory_only,
-            fixed_processors: plan.confinement.processors.is_some(),
-        };
-        let filter = self.filters.entry(profile).or_insert_with(|| seccomp::compile(profile));
+        let filter = self.filters.instructions(&plan.confinement.system_calls);
         let mut baggage = Baggage {
             plan,
             entry: cgroup.entry(),
             sync: sync_inside.as_fd(),
             executor: self.executor.as_fd(),
-            filter,
+            filter: &filter,
             null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
             boot: None,
             listener: listener.as_ref().map(AsFd::as_fd),

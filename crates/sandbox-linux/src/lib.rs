@@ -26,7 +26,6 @@ mod spare;
 mod stage;
 mod supervise;
 mod sys;
-mod syscalls;
 mod tree;
 mod wire;
 

@@ -20,6 +20,7 @@ use crate::{
     cgroup::CgroupLimits,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
+    seccomp::{Chosen, Filter, Narrowing},
 };
 
 /// Where commands start, inside.
@@ -132,8 +133,8 @@ pub struct Confinement {
     pub writable: Option<Vec<String>>,
     /// Processors that may be used, where no cgroup limits them.
     pub processors: Option<usize>,
-    /// Refuse memory that only a cgroup would count.
-    pub visible_memory_only: bool,
+    /// Which system calls may be made.
+    pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
 }
@@ -158,8 +159,15 @@ impl Watch {
     }
 }
 
-/// Plans a sandbox. Fails where the policy promises what this host cannot hold.
-pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Result<(Plan, Enforcement)> {
+/// Plans a sandbox. Fails where the policy promises what this host cannot hold. `calls` is what the policy's set of
+/// system calls was found to be.
+pub fn plan(
+    spec: &SandboxSpec,
+    calls: &Chosen,
+    host: &Host,
+    slot: u32,
+    lease: Duration,
+) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
     if policy.filesystem.root == Root::Writable && spec.image == Image::Host {
         return Err(Error::Invalid {
@@ -176,7 +184,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     };
     let ids = IdMap::new(host.ids, slot, user);
     let single = host.ids == IdSource::Single;
-    let (enforcement, watch) = holdings(spec, host);
+    let (mut enforcement, watch) = holdings(spec, host);
+    enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
     let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
@@ -185,6 +194,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     }
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
+    let processors = (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
+    let narrowing = Narrowing { visible_memory_only: supervised_memory, fixed_processors: processors.is_some() };
     let plan = Plan {
         name: spec.id.to_string(),
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
@@ -203,8 +214,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             capabilities: capabilities(policy.privileges.capabilities, single),
             writable: (policy.filesystem.root == Root::ReadOnly)
                 .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
-            processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
-            visible_memory_only: supervised_memory,
+            processors,
+            system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
         },
         boot: Boot {
@@ -275,7 +286,6 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
     let identity = match (host.ids, spec.policy.privileges.user) {
         (IdSource::Single, _) | (_, User::Root) => {
             "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
