@@ -308,6 +308,10 @@ fn keep_only_what_it_needs(command: &mut Command) {
             command.env(name, value);
         }
     }
+    #[cfg(feature = "breakable")]
+    if let Some(names) = std::env::var_os(crate::wall::VARIABLE) {
+        command.env(crate::wall::VARIABLE, names);
+    }
 }
 
 /// Ranges of ids are chosen by the random part of the name: with 96 bits of it two sandboxes rarely meet, and where

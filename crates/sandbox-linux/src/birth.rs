@@ -26,6 +26,7 @@ use crate::{
     seccomp::Filters,
     supervise::Supervisor,
     sys::{self, Cloned},
+    wall::{self, Wall},
     wire,
 };
 
@@ -85,7 +86,7 @@ impl Nursery {
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
     pub fn stock_network(&mut self) -> io::Result<Stocked> {
-        if self.networks.len() >= POOL {
+        if self.networks.len() >= POOL || !wall::stands(Wall::Network) {
             return Ok(Stocked::Full);
         }
         let network = new_network()?;
@@ -128,7 +129,9 @@ impl Nursery {
                 bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
             }
             None => {
-                enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                if wall::stands(Wall::Network) {
+                    enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                }
                 let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
                 baggage.boot = Some(boot.as_fd());
                 start(&baggage, sync.as_fd())?
@@ -142,8 +145,9 @@ impl Nursery {
 
 /// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
 fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
-    let namespaces =
-        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let ipc = if wall::stands(Wall::IpcNamespace) { libc::CLONE_NEWIPC } else { 0 };
+    let uts = if wall::stands(Wall::UtsNamespace) { libc::CLONE_NEWUTS } else { 0 };
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | ipc | uts;
     let cloned = sys::clone(namespaces, baggage.entry.folder());
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
         Cloned::Child => enact::become_executor(baggage),

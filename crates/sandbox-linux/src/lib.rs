@@ -10,6 +10,7 @@ mod backend;
 mod birth;
 mod bwrap;
 mod cgroup;
+mod counts;
 mod enact;
 mod etc;
 mod executor_image;
@@ -27,6 +28,7 @@ mod stage;
 mod supervise;
 mod sys;
 mod tree;
+mod wall;
 mod wire;
 
 use std::{path::Path, sync::Arc};
