@@ -11,6 +11,7 @@ mod counts;
 mod files;
 mod limits;
 mod lives;
+mod presets;
 mod walls;
 mod workbench;
 
@@ -68,6 +69,7 @@ fn cases() -> Vec<Case> {
             message_queues_are_not_used_up;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
+        presets: full_isolation, development, build, production, yolo_1, yolo_2, yolo_3, yolo_4, user_added, verified;
     }
 }
 
