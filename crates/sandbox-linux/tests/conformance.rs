@@ -14,6 +14,7 @@ use std::{
 };
 
 use sandbox_conformance::Subject;
+use sandbox_core::policy::SystemCalls;
 use sandbox_linux::LinuxBackend;
 
 fn main() {
@@ -34,7 +35,12 @@ fn main() {
         // bwrap, where it has to start sandboxes for us, knows no layers.
         let image = if std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some() { None } else { Some(image(folder.path())) };
         let subject = Subject { backend: Arc::new(backend), image };
-        sandbox_conformance::run(subject, &filter).await
+        let mut failed = sandbox_conformance::run(subject.clone(), &filter).await;
+        // What it is by default was tried above.
+        for calls in [SystemCalls::Minimal, SystemCalls::Build] {
+            failed += sandbox_conformance::run_with(subject.clone(), &filter, &calls).await;
+        }
+        failed
     });
     std::process::exit(i32::from(failed > 0));
 }
