@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use sandbox_core::{Backend, Created, Error, Facts, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
+use sandbox_core::{Backend, Created, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -132,8 +132,8 @@ impl LinuxBackend {
 
 #[async_trait]
 impl Backend for LinuxBackend {
-    async fn probe(&self) -> Probe {
-        probe::probe(self.launcher().map(|launcher| &launcher.host))
+    async fn probe(&self, policies: &[Policy]) -> Probe {
+        probe::probe(policies, self.launcher().map(|launcher| &launcher.host))
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
