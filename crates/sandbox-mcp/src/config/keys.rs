@@ -12,7 +12,7 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 15] = [
+pub const KEYS: [Key; 17] = [
     key("state_folder", "WORKSPACE_BASE", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "unused sandboxes end after so long; 0 is never (30)"),
     key("max_timeout_seconds", "MAX_TIMEOUT_SECONDS", "no command may run longer (600)"),

@@ -39,22 +39,24 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 /// Makes a sandbox.
 pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
-    let mut policy = app.settings.policy_for_model(asked.policy.as_deref()).map_err(above_the_ceiling)?;
+    let refuse = |refused| above_the_ceiling(app, refused);
+    let mut policy = app.settings.policy_for_model(asked.policy.as_deref()).map_err(refuse)?;
     let given = policy.clone();
     let raised = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
-    let image = app.settings.image_for_model(asked.image.as_deref()).map_err(above_the_ceiling)?;
+    let image = app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?;
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
     let new = NewSandbox { image, policy, lifetime, env: asked.env.unwrap_or_default() };
     let session = app.sandboxes.create(&owner, new).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
+    answer.notes = app.settings.lowered_by_ceiling(&given.name);
     answer.denials = denials.iter().map(answers::Denial::from).collect();
     session.refuse(denials);
     Ok(Answer::of(&answer))
 }
 
 /// What the operator lets nobody have.
-fn above_the_ceiling(refused: NotAllowed) -> ToolError {
+fn above_the_ceiling(app: &App, refused: NotAllowed) -> ToolError {
     let (target, rule) = match &refused {
         NotAllowed::Image { asked, .. } => (asked, "allowed_images"),
         NotAllowed::Policy { asked, .. } => (asked, "allowed_policies"),
@@ -64,6 +66,7 @@ fn above_the_ceiling(refused: NotAllowed) -> ToolError {
         || (refused.to_string(), String::new()),
         |(message, how_to_ask)| (message.to_owned(), how_to_ask.to_owned()),
     );
+    app.sandboxes.journal().denials().count(Reason::Ceiling);
     let (target, rule, level) = (schema::shortened(target), rule.to_owned(), "operator".to_owned());
     ToolError::Denied(vec![Denial { reason: Reason::Ceiling, target, rule, level, message, how_to_ask }])
 }

@@ -31,7 +31,8 @@ impl DenialCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn count(&self, reason: Reason) {
+    /// Counts a refusal that belongs to no sandbox; the others are counted when they are recorded.
+    pub fn count(&self, reason: Reason) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::{
     Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
-    access::{Access, ActiveGrant, Admitted},
+    access::{Access, ActiveGrant, Admitted, longest},
     folders,
     following::Watch,
     patience,
@@ -148,7 +148,7 @@ impl Session {
     /// How long a command may run that asks for this.
     pub fn allowed(&self, asked: Option<Duration>) -> Allowed {
         let usual = self.facts().spec.policy.limits.run.min(self.settings.max_timeout);
-        let granted = self.access.run_time().unwrap_or_default().min(self.settings.max_timeout);
+        let granted = self.access.run_time().unwrap_or_default().min(longest(&self.settings));
         let most = usual.max(granted);
         Allowed { timeout: asked.unwrap_or(usual).min(most), lowered_from: asked.filter(|asked| *asked > most) }
     }

@@ -28,7 +28,7 @@ async fn call(client: &RunningService<RoleClient, ()>, tool: &'static str, argum
 async fn round(mode: ClientLifecycleMode) {
     let folder = tempfile::tempdir().unwrap();
     let client = connect(mode, folder.path()).await;
-    assert_eq!(client.list_all_tools().await.unwrap().len(), 9);
+    assert_eq!(client.list_all_tools().await.unwrap().len(), 10);
     let session = call(&client, "create_sandbox", json!({})).await["session_id"].clone();
     let ran = call(&client, "run_command", json!({"session_id": session, "command": "echo hi"})).await;
     assert_eq!(ran["stdout"], "hi\n");

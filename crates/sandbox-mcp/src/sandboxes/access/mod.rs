@@ -20,7 +20,7 @@ pub use judge::{Judged, Liftable, Objection, judge};
 pub use limits::{ended as ended_by_limit, not_raised};
 pub use person::{Nobody, Person, Reply};
 pub use question::{MOST_MINUTES, Question, Span, Wish, shown};
-pub use request::{AccessKind, AccessRequest, is_operators, policy_giving};
+pub use request::{AccessKind, AccessRequest, is_operators, longest, policy_giving};
 
 use sandbox_core::{Control, Denial, Policy, Reason, exec::Exec};
 

@@ -5,11 +5,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sandbox_core::{
-    Bytes, Control, Denial, Policy, Reason,
-    exec::Exec,
-    policy::{PRESETS, Root},
-};
+use sandbox_core::{Bytes, Control, Denial, Policy, Reason, exec::Exec, policy::Root};
 
 use super::{
     Span, Wish,
@@ -86,7 +82,8 @@ pub fn plan(request: &AccessRequest, policy: &Policy, settings: &Settings, grant
 /// A policy that may be used here and gives something; the sandbox's own one first, then from narrow to wide.
 pub fn policy_giving(settings: &Settings, own: &Policy, gives: impl Fn(&Policy) -> bool) -> Option<String> {
     const NARROW_FIRST: [&str; 5] = ["full_isolation", "yolo-1", "yolo-2", "yolo-3", "yolo-4"];
-    let names = [own.name.as_str()].into_iter().chain(NARROW_FIRST).chain(PRESETS);
+    let all = settings.policies();
+    let names = [own.name.as_str()].into_iter().chain(NARROW_FIRST).chain(all.iter().map(|(name, _)| name.as_str()));
     let usable = |name: &str| settings.policy_for_model(Some(name)).ok();
     let fits = |policy: &Policy| policy.filesystem.root == Root::ReadOnly || own.filesystem.root == Root::Writable;
     let mut found = names.filter_map(usable).filter(|policy| gives(policy)).peekable();
@@ -95,8 +92,14 @@ pub fn policy_giving(settings: &Settings, own: &Policy, gives: impl Fn(&Policy) 
 }
 
 /// Whether a rule is the operator's own, above every policy.
-pub fn is_operators(_rule: &str, _settings: &Settings) -> bool {
-    false
+pub fn is_operators(rule: &str, settings: &Settings) -> bool {
+    settings.ceiling.as_ref().is_some_and(|ceiling| ceiling.commands.deny.contains(rule))
+}
+
+/// The longest that any command may run, whoever says yes.
+pub fn longest(settings: &Settings) -> Duration {
+    let ceiling = settings.ceiling.as_ref().map_or(settings.max_timeout, |ceiling| ceiling.limits.run);
+    settings.max_timeout.min(ceiling)
 }
 
 struct Asked<'a> {
@@ -186,11 +189,11 @@ impl Asked<'_> {
         else {
             return self.not_understood();
         };
-        let (asked, most) = (Duration::from_secs(seconds), self.settings.max_timeout);
+        let (asked, most) = (Duration::from_secs(seconds), longest(self.settings));
         if asked > most {
-            let message = format!("no command may run longer than {} s here (max_timeout_seconds)", most.as_secs());
+            let message = format!("the operator lets no command run longer than {} s", most.as_secs());
             let instead = format!("Divide the work, or ask for at most {} s", most.as_secs());
-            return self.refuse(Reason::Ceiling, "max_timeout_seconds", message, instead);
+            return self.refuse(Reason::Ceiling, "the operator's longest run time", message, instead);
         }
         let given = self.policy.limits.run.max(grants.run_time().unwrap_or_default());
         if asked <= given {
@@ -305,6 +308,21 @@ mod tests {
         assert_eq!(refused("yolo-3", AccessKind::Limit, "timeout=9999").reason, Reason::Ceiling);
         assert!(refused("yolo-3", AccessKind::Limit, "everything").how_to_ask.contains("timeout=900"));
         assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4 (with an image)"));
+    }
+
+    #[test]
+    fn no_question_is_put_above_the_operators_ceiling() {
+        let ceiling = settings("ceiling = \"user_added\"");
+        let asked = |kind, target: &str| {
+            let request = AccessRequest { kind, target: target.into(), reason: None, span: Span::Once };
+            match plan(&request, &ceiling.policy("yolo-3").unwrap(), &ceiling, &Grants::default()) {
+                Plan::Refuse(denial) => denial.reason,
+                other => panic!("{target}: {other:?}"),
+            }
+        };
+        assert_eq!(asked(AccessKind::Limit, "timeout=301"), Reason::Ceiling);
+        assert_eq!(asked(AccessKind::Limit, "memory=1GiB"), Reason::Ceiling);
+        assert!(is_operators("sudo", &ceiling) && !is_operators("sudo", &settings("")));
     }
 
     #[test]
