@@ -31,6 +31,7 @@ use crate::{
     launcher::{Order, Report},
     plan, probe,
     sandbox::LinuxSandbox,
+    seccomp::Chosen,
     sys, wire,
 };
 
@@ -138,7 +139,8 @@ impl Backend for LinuxBackend {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
-        let (plan, enforcement) = plan::plan(spec, &launcher.host, slot(&spec.id), self.inner.lease)?;
+        let calls = Chosen::find(&spec.policy.privileges)?;
+        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, slot(&spec.id), self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();
@@ -305,6 +307,10 @@ fn keep_only_what_it_needs(command: &mut Command) {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
+    }
+    #[cfg(feature = "breakable")]
+    if let Some(names) = std::env::var_os(crate::wall::VARIABLE) {
+        command.env(crate::wall::VARIABLE, names);
     }
 }
 
