@@ -7,6 +7,7 @@ mod exit;
 mod list;
 mod logs;
 mod out;
+mod prompt;
 mod relay;
 mod rm;
 mod run;

@@ -19,6 +19,7 @@ use super::{
     args::Run,
     exit,
     out::{Existing, OutError, OutFolder},
+    prompt::AtTerminal,
     screen::{self, Look},
     terminal,
 };
@@ -57,7 +58,8 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     let request = TaskRequest { task: args.task, files, agent: args.agent, place, timeout: args.timeout };
     let (notes, mut shown) = mpsc::channel(64);
     let live = Live::start();
-    let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes));
+    let person = AtTerminal::new(&app.settings).beside(live.0.clone());
+    let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes), &person);
     tokio::pin!(working);
     let result = loop {
         tokio::select! {
