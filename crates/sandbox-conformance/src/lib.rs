@@ -10,6 +10,7 @@ mod commands;
 mod files;
 mod limits;
 mod lives;
+mod roots;
 mod walls;
 mod workbench;
 
@@ -58,6 +59,8 @@ fn cases() -> Vec<Case> {
         walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
             an_image_folder_can_be_changed_where_the_policy_says;
+        roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
+            layers_count_as_disk, a_layer_is_never_used_again;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,

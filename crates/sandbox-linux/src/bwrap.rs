@@ -158,8 +158,13 @@ fn arguments(plan: &Plan) -> Vec<String> {
             },
             Step::Freeze { target } if target == "." => say(&["--remount-ro", "/"]),
             Step::Freeze { target } if target == "dev" => say(&["--remount-ro", "/dev"]),
-            // bwrap does the rest of /dev and /proc by itself.
-            Step::Freeze { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
+            // bwrap does the rest of /dev and /proc by itself; layers were refused.
+            Step::Layers { .. }
+            | Step::Freeze { .. }
+            | Step::Device { .. }
+            | Step::Terminals
+            | Step::Folder { .. }
+            | Step::Link { .. } => {}
         }
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod backend;
 mod birth;
 mod bwrap;
@@ -14,20 +15,25 @@ mod enact;
 mod etc;
 mod executor_image;
 mod folder;
+mod ground;
 mod host;
 mod ids;
 mod launcher;
+mod layers;
 mod plan;
+mod prepared;
 mod probe;
 mod sandbox;
 mod seccomp;
 mod single;
+mod skeleton;
 mod spare;
 mod stage;
 mod supervise;
 mod sys;
 mod syscalls;
 mod tree;
+mod unavailable;
 mod wire;
 
 use std::{path::Path, sync::Arc};

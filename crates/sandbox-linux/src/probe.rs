@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Policy, Probe, SandboxSpec, SessionId, UserId};
 
-use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan};
+use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan, prepared::Prepared};
 
 /// Looks at everything that matters for sandboxes.
 pub fn probe(host: Result<&Host, Error>) -> Probe {
@@ -133,5 +133,8 @@ fn default_enforcement(host: &Host) -> Enforcement {
         persistent: false,
         env: Default::default(),
     };
-    plan::plan(&spec, host, 0, std::time::Duration::ZERO).map(|(_, enforcement)| enforcement).unwrap_or_default()
+    let prepared = Prepared::for_spec(&spec, host).unwrap_or_default();
+    plan::plan(&spec, host, &prepared, 0, std::time::Duration::ZERO)
+        .map(|(_, enforcement)| enforcement)
+        .unwrap_or_default()
 }
