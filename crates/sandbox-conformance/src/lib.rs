@@ -13,6 +13,7 @@ mod files;
 mod limits;
 mod lives;
 mod presets;
+mod roots;
 mod walls;
 mod workbench;
 
@@ -68,6 +69,8 @@ fn cases() -> Vec<Case> {
             a_process_can_be_traced_only_where_the_policy_says, a_tracer_does_not_reach_the_executor,
             commands_on_their_way_are_not_the_executor_for_a_tracer, who_makes_the_executor_its_tracer_gains_nothing,
             a_profile_of_ones_own_is_held_with_the_floor_beneath;
+        roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
+            layers_count_as_disk, a_layer_is_never_used_again;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,

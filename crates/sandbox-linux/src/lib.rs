@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod backend;
 mod birth;
 mod bwrap;
@@ -15,19 +16,24 @@ mod enact;
 mod etc;
 mod executor_image;
 mod folder;
+mod ground;
 mod host;
 mod ids;
 mod launcher;
+mod layers;
 mod plan;
+mod prepared;
 mod probe;
 mod sandbox;
 mod seccomp;
 mod single;
+mod skeleton;
 mod spare;
 mod stage;
 mod supervise;
 mod sys;
 mod tree;
+mod unavailable;
 mod wall;
 mod wire;
 

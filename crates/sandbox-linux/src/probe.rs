@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Outlook, Policy, Probe, SandboxSpec, SessionId, UserId};
 
-use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan, seccomp::Chosen};
+use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan, prepared::Prepared, seccomp::Chosen};
 
 /// Looks at everything that matters for sandboxes.
 pub fn probe(policies: &[Policy], host: Result<&Host, Error>) -> Probe {
@@ -129,8 +129,10 @@ fn outlook(policy: &Policy, host: &Host) -> Option<Outlook> {
     let (policy, env) = (policy.clone(), Default::default());
     let spec = SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env };
     let name = spec.policy.name.clone();
-    let plan = Chosen::find(&spec.policy.privileges)
-        .and_then(|calls| plan::plan(&spec, &calls, host, 0, std::time::Duration::ZERO));
+    let plan = Chosen::find(&spec.policy.privileges).and_then(|calls| {
+        let prepared = Prepared::for_spec(&spec, host)?;
+        plan::plan(&spec, &calls, host, &prepared, 0, std::time::Duration::ZERO)
+    });
     Some(match plan {
         Ok((_, enforcement)) => Outlook { policy: name, enforcement, refused: None },
         Err(error) => Outlook { policy: name, enforcement: Enforcement::default(), refused: Some(error.to_string()) },

@@ -18,6 +18,7 @@ use crate::{
     executor_image, folder,
     host::Host,
     plan::{self, Plan},
+    prepared::Prepared,
     probe,
     seccomp::Chosen,
     spare::{self, Stamp},
@@ -41,7 +42,8 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, 0, Duration::ZERO)?;
+    let prepared = Prepared::for_spec(spec, &host)?;
+    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };

@@ -109,7 +109,7 @@ pub struct Run {
     /// Who works on it
     #[arg(long, default_value = "mock")]
     pub agent: Agent,
-    /// How much it may do by itself, 1 (no network) to 4 (root inside, needs an image) [default: 3]
+    /// How much it may do by itself, 1 (no network) to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub level: Option<u8>,
     /// What the sandbox starts from: `host`, or the absolute path of a root file system
