@@ -78,7 +78,9 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
         Answer::Text => taken.show(&result),
     }
     if args.keep {
-        screen::tell(&format!("the sandbox is kept: sandbox-mcp exec --session {} -- bash", result.session_id));
+        let id = &result.session_id;
+        screen::tell(&format!("the sandbox is kept; to go in: sandbox-mcp exec --session {id} -- bash"));
+        screen::tell(&format!("to remove it: sandbox-mcp rm {id}"));
     }
     Ok(match result.status {
         TaskStatus::Completed if taken.all_well() => 0,
