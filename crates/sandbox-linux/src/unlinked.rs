@@ -12,7 +12,7 @@ use sandbox_core::exec::DiskTrouble;
 /// Descriptors and maps that are looked at in one sandbox. Real programs have far fewer.
 const MOST_LOOKS: usize = 200_000;
 /// File systems in memory, whose files take no room on the disk, see statfs(2).
-const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+const IN_MEMORY: [rustix::fs::FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 /// Longest part of a process's maps that is read.
 const LONGEST_MAPS: usize = 8 << 20;
 
@@ -101,7 +101,7 @@ impl Search<'_> {
     fn in_memory(&self, path: &str) -> bool {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(self.proc, path, flags, Mode::empty());
-        opened.and_then(rustix::fs::fstatfs).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as i64)))
+        opened.and_then(rustix::fs::fstatfs).is_ok_and(|found| IN_MEMORY.contains(&found.f_type))
     }
 
     fn one_more(&mut self) -> Result<(), DiskTrouble> {
