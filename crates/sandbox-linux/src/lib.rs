@@ -12,6 +12,7 @@ mod birth;
 mod bwrap;
 mod cgroup;
 mod counts;
+mod disk;
 mod enact;
 mod etc;
 mod executor_image;
@@ -34,6 +35,7 @@ mod supervise;
 mod sys;
 mod tree;
 mod unavailable;
+mod unlinked;
 mod wall;
 mod wire;
 

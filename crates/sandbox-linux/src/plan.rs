@@ -35,7 +35,7 @@ const HISTORY: Bytes = Bytes::mib(4);
 
 /// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
 /// without being of use to a program that runs here.
-const MASKED: [&str; 20] = [
+const MASKED: [&str; 21] = [
     "acpi",
     "asound",
     "bus",
@@ -52,6 +52,7 @@ const MASKED: [&str; 20] = [
     "keys",
     "latency_stats",
     "partitions",
+    "pressure",
     "sched_debug",
     "scsi",
     "timer_list",

@@ -18,6 +18,7 @@ mod images;
 mod jobs;
 mod lifetime;
 mod limits;
+mod neighbours;
 mod protocol;
 mod real_client;
 mod terminal;
