@@ -49,6 +49,7 @@ pub fn judge(exec: &Exec, policy: &Policy) -> Judged {
             (Verdict::Denied(refused), Some(denial)) => {
                 let liftable = liftable(refused.reason, &refused.rule, policy);
                 let was_there = left.to_mut().commands.deny.remove(&refused.rule);
+                let denial = with_a_way(denial, liftable);
                 judged.objections.push(Objection { rule: refused.rule, denial, liftable });
                 if !was_there {
                     break;
@@ -62,6 +63,16 @@ pub fn judge(exec: &Exec, policy: &Policy) -> Judged {
         }
     }
     judged
+}
+
+/// The lists know what to do instead; here is known whether asking helps.
+fn with_a_way(mut denial: Denial, liftable: Liftable) -> Denial {
+    let way = match liftable {
+        Liftable::Yes => "A person may allow it: request_access with kind command",
+        Liftable::No => "The kernel holds this from the sandbox's beginning: only a new sandbox could have it",
+    };
+    denial.how_to_ask = format!("{}. {way}", denial.how_to_ask.trim_end_matches('.'));
+    denial
 }
 
 /// Lists of allowed programs, and programs that were taken away, are the kernel's and stay as they are.
@@ -112,8 +123,11 @@ mod advice {
                 target: refused.target.clone(),
                 rule: refused.rule.clone(),
                 level: policy.name.clone(),
-                message: format!("the policy {} does not let `{}` run", policy.name, refused.rule),
-                how_to_ask: "Do it another way, or use request_access with kind command".to_owned(),
+                message: format!(
+                    "`{}` was not run: the policy {} denies `{}`",
+                    refused.target, policy.name, refused.rule
+                ),
+                how_to_ask: "Do it another way".to_owned(),
             })
         }
     }
