@@ -350,6 +350,9 @@ fn confine(
     filter: &[Instruction],
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
+    if let Some(label) = &confinement.label {
+        label.apply().step(|| label.step())?;
+    }
     if let Some(count) = confinement.processors {
         limit_processors(count).step(|| format!("using {count} processors"))?;
     }

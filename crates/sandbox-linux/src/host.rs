@@ -13,6 +13,7 @@ use crate::{
     etc,
     ids::IdSource,
     plan::{Access, Step},
+    security_module::SecurityModule,
     stage::Stage,
 };
 
@@ -31,6 +32,8 @@ pub struct Host {
     pub etc: PathBuf,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
+    /// A second wall, where the kernel has one.
+    pub security: SecurityModule,
 }
 
 impl Host {
@@ -38,7 +41,9 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), programs: programs(), etc, bwrap })
+        // bwrap would take the label itself, and could build nothing any more.
+        let security = if bwrap.is_some() { SecurityModule::None } else { SecurityModule::look() };
+        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), programs: programs(), etc, bwrap, security })
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     cgroup::CgroupLimits,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
+    security_module::Label,
 };
 
 /// Where commands start, inside.
@@ -136,6 +137,8 @@ pub struct Confinement {
     pub visible_memory_only: bool,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
+    /// What AppArmor or SELinux knows it as.
+    pub label: Option<Label>,
 }
 
 /// Limits that the launcher watches, because no cgroup holds them.
@@ -176,7 +179,8 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     };
     let ids = IdMap::new(host.ids, slot, user);
     let single = host.ids == IdSource::Single;
-    let (enforcement, watch) = holdings(spec, host);
+    let (mut enforcement, watch) = holdings(spec, host);
+    let label = host.security.choose(spec, &mut enforcement);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
     let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
@@ -206,6 +210,7 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
             processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
             visible_memory_only: supervised_memory,
             die_with_launcher: watch.processes(),
+            label,
         },
         boot: Boot {
             attachment: Attachment::Listen,
