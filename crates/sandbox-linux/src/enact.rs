@@ -383,7 +383,10 @@ fn confine(
     // Only when nothing is opened any more: among the launcher's many descriptors there is no room below the limit.
     limit_descriptors().step(|| "limiting open files".into())?;
     sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
-    Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
+    // Only now is it seen whether this process may have the label.
+    let label = confinement.label.as_ref().map(|label| format!(", {}", label.step())).unwrap_or_default();
+    let why = sys::execute(executor.as_fd(), c"executor");
+    Err(Failed { step: format!("starting the executor{label}"), why })
 }
 
 /// The launcher has many open files; inside, what programs are used to is enough.

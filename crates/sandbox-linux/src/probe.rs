@@ -45,7 +45,7 @@ fn namespace_fix() -> String {
         return "Ordinary users may not make user namespaces: `sudo sysctl kernel.unprivileged_userns_clone=1` allows it".into();
     }
     if security_module::restricts_user_namespaces() {
-        return "AppArmor keeps ordinary programs from using user namespaces: `sudo sandbox-mcp doctor --fix` gives this program a profile that allows it".into();
+        return "AppArmor keeps ordinary programs from using user namespaces: `sandbox-mcp doctor --fix` gives this program a profile that allows it".into();
     }
     if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
         return "This is a container whose engine forbids it: run it with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`, or run sandbox-mcp on the machine itself".into();

@@ -78,7 +78,8 @@ impl SecurityModule {
             return Self::AppArmor { manner, inside };
         }
         match (fs::read_to_string("/sys/fs/selinux/enforce"), read_attribute(&["current"])) {
-            (Ok(enforce), Ok(context)) => {
+            // Until a policy is loaded there is no context but the kernel's own, and anything may be written.
+            (Ok(enforce), Ok(context)) if context.contains(':') => {
                 let mode = if enforce.trim() == "1" { Mode::Enforcing } else { Mode::Permissive };
                 Self::SeLinux { context, mode }
             }
@@ -140,7 +141,13 @@ impl Label {
                     ))),
                 }
             }
-            Self::SeLinux { context } => fs::write("/proc/thread-self/attr/exec", context),
+            Self::SeLinux { context } => {
+                fs::write(attribute(&["exec"]), context)?;
+                match read_attribute(&["exec"])? {
+                    taken if taken == *context => Ok(()),
+                    other => Err(io::Error::other(format!("the kernel made `{other}` of it"))),
+                }
+            }
         }
     }
 
@@ -148,7 +155,7 @@ impl Label {
     pub fn step(&self) -> String {
         match self {
             Self::AppArmor { profile, .. } if profile == INSIDE => {
-                format!("taking the AppArmor profile {INSIDE} (`sudo sandbox-mcp doctor --fix` loads it)")
+                format!("taking the AppArmor profile {INSIDE} (`sandbox-mcp doctor --fix` loads it)")
             }
             Self::AppArmor { profile, .. } => format!(
                 "taking the AppArmor profile {profile} (it must be loaded: `sudo apparmor_parser --replace FILE`)"
@@ -253,7 +260,7 @@ fn apparmor_finding(inside: Loaded) -> Finding {
         Loaded::No => (
             Grade::Weak,
             format!("the profile {INSIDE} is not loaded: the walls are there, but not said twice"),
-            Some("`sudo sandbox-mcp doctor --fix` loads it".to_owned()),
+            Some("`sandbox-mcp doctor --fix` loads it".to_owned()),
         ),
     };
     Finding { subject: "AppArmor".into(), grade, found: format!("{found}{restricted}"), fix }
