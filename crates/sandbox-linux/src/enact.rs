@@ -307,6 +307,9 @@ fn confine(
     counts: &Counts,
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
+    if let Some(label) = &confinement.label {
+        label.apply().step(|| label.step())?;
+    }
     if let Some(count) = confinement.processors {
         limit_processors(count).step(|| format!("using {count} processors"))?;
     }
@@ -341,8 +344,10 @@ fn confine(
     if wall::stands(Wall::Seccomp) {
         sys::filter_system_calls(baggage.filter).step(|| "filtering system calls".into())?;
     }
+    // Only now is it seen whether this process may have the label.
+    let label = confinement.label.as_ref().map(|label| format!(", {}", label.step())).unwrap_or_default();
     let why = sys::execute(executor.as_fd(), c"executor", &wall::for_executor());
-    Err(Failed { step: "starting the executor".into(), why })
+    Err(Failed { step: format!("starting the executor{label}"), why })
 }
 
 /// Root keeps them over an exec; anybody else only those that are ambient.

@@ -8,7 +8,7 @@ use std::{
 use sandbox_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, stage::Stage};
+use crate::{cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, security_module::SecurityModule, stage::Stage};
 
 /// `/usr`, or what is beside it with programs in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,6 +35,8 @@ pub struct Host {
     pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
+    /// A second wall, where the kernel has one.
+    pub security: SecurityModule,
 }
 
 impl Host {
@@ -42,8 +44,10 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
+        // bwrap would take the label itself, and could build nothing any more.
+        let security = if bwrap.is_some() { SecurityModule::None } else { SecurityModule::look() };
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
-        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, inotify, bwrap })
+        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, inotify, bwrap, security })
     }
 }
 

@@ -25,8 +25,10 @@ mod layers;
 mod plan;
 mod prepared;
 mod probe;
+mod repair;
 mod sandbox;
 mod seccomp;
+mod security_module;
 mod single;
 mod skeleton;
 mod spare;
@@ -45,6 +47,7 @@ use sandbox_core::{Result, Sandbox};
 
 pub use backend::LinuxBackend;
 pub use plan::{HOME, WORKSPACE};
+pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
 
 /// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.

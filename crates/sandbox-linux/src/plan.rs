@@ -23,6 +23,7 @@ use crate::{
     layers::Layers,
     prepared::Prepared,
     seccomp::{Chosen, Filter, Narrowing},
+    security_module::Label,
     wall::{self, Wall},
 };
 
@@ -185,6 +186,8 @@ pub struct Confinement {
     pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
+    /// What AppArmor or SELinux knows it as.
+    pub label: Option<Label>,
 }
 
 /// Limits that the launcher watches, because no cgroup holds them.
@@ -236,6 +239,7 @@ pub fn plan(
     let single = host.ids == IdSource::Single;
     let (mut enforcement, watch) = holdings(spec, host);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
+    let label = host.security.choose(spec, &mut enforcement);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
     let (root, steps) = (root(spec, host, prepared), steps(spec, host, prepared));
@@ -276,6 +280,7 @@ pub fn plan(
             processors,
             system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
+            label,
         },
         boot: Boot {
             attachment: Attachment::Listen,

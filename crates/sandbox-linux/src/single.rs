@@ -47,6 +47,8 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
+    // With a new label the kernel forgets it, and the executor has to say it again.
+    plan.boot.die_with_parent |= plan.confinement.label.is_some();
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
     let lock = folder::make(state, &plan.folder, &facts)?;
     let mut before = None;

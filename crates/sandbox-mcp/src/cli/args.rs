@@ -99,7 +99,7 @@ States:
     #[command(visible_alias = "remove")]
     Rm(Rm),
     /// Tell what works on this machine, what does not, and how to fix it
-    Doctor,
+    Doctor(Doctor),
 }
 
 /// `run`.
@@ -187,6 +187,14 @@ pub struct Rm {
     /// Your sandboxes that have ended
     #[arg(long)]
     pub mine_ended: bool,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Put right what can be put right (needs root; without, it shows the commands)
+    #[arg(long)]
+    pub fix: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -113,7 +113,7 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
-                        system_calls, executor_identity";
+                        system_calls, executor_identity, security_module";
 
 impl Typed {
     fn take<T>(

@@ -225,6 +225,17 @@ fn doctor_says_what_works_here() {
 }
 
 #[test]
+fn doctor_fix_says_so_where_there_is_nothing_to_fix() {
+    if fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|answer| answer.starts_with('Y')) {
+        return eprintln!("AppArmor is here, and this machine is not ours to change: tests/guest tries it");
+    }
+    let person = Person::new();
+    let output = person.run(&["doctor", "--fix"]);
+    assert!(output.status.success() && text(&output.stdout).contains("nothing to fix"), "{output:?}");
+    assert_eq!(person.json(&["doctor", "--fix"]), serde_json::json!([]));
+}
+
+#[test]
 fn fifty_at_once_all_work() {
     let person = Person::new();
     let children: Vec<_> = (0..50)
