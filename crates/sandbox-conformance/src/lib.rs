@@ -7,6 +7,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, reason = "this crate is a test")]
 
 mod commands;
+mod counts;
 mod files;
 mod limits;
 mod lives;
@@ -35,6 +36,8 @@ pub struct Subject {
     pub backend: Arc<dyn Backend>,
     /// A folder with a root file system that has a shell, for cases that want an image of their own.
     pub image: Option<PathBuf>,
+    /// Terminals that one sandbox has at most.
+    pub terminals: u64,
 }
 
 type Case = (&'static str, fn(Workbench) -> Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -57,9 +60,12 @@ fn cases() -> Vec<Case> {
             pip_and_npm_install_as_typed;
         walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
-            an_image_folder_can_be_changed_where_the_policy_says;
+            an_image_folder_can_be_changed_where_the_policy_says, output_can_be_written_but_not_taken_back,
+            user_namespaces_and_settings_of_the_kernel_are_out_of_reach, what_tells_machines_apart_is_covered;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
+        counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,
+            message_queues_are_not_used_up;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
     }

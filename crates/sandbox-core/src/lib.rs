@@ -6,6 +6,7 @@
 
 mod backend;
 mod bytes;
+mod denial;
 mod enforcement;
 mod error;
 pub mod exec;
@@ -13,8 +14,11 @@ mod id;
 pub mod policy;
 mod spec;
 
-pub use backend::{Backend, Channel, Created, Duplex, Facts, Finding, Grade, Probe, Recovered, Sandbox, Usage};
+pub use backend::{
+    Backend, Channel, Created, Duplex, Facts, Finding, Grade, Outlook, Probe, Recovered, Sandbox, Usage,
+};
 pub use bytes::Bytes;
+pub use denial::{Denial, Kind, Reason};
 pub use enforcement::{Control, Enforcement, Held, Holding};
 pub use error::{Error, Result};
 pub use id::{InvalidId, JobId, SessionId, UserId};

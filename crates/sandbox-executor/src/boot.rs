@@ -22,6 +22,10 @@ pub const VERDICTS_FD: i32 = 7;
 /// Descriptors from here on are closed by the executor when it starts.
 pub const FIRST_FREE_FD: i32 = 8;
 
+/// Names a variable of the executor, with names of walls in it that are left out.
+#[cfg(feature = "breakable")]
+pub const WITHOUT: &str = "SANDBOX_MCP_WITHOUT";
+
 /// Everything that an executor needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Boot {
@@ -49,6 +53,10 @@ pub struct Boot {
     pub oom: OomCounter,
     /// Whether a supervisor writes [`Verdicts`].
     pub supervised: bool,
+    /// Files in `/proc/sys/user` that the executor sets first of all, where whoever started it had no way to. It is given
+    /// the one capability for that, and gives it up.
+    #[serde(default)]
+    pub counts: Vec<(String, u64)>,
     /// Whether the executor is killed when the thread that started it ends. Whoever starts it may have asked the kernel
     /// for that already, but becoming the user undoes it, so the executor asks again.
     #[serde(default)]

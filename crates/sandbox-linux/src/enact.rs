@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    ffi::CString,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -16,15 +17,17 @@ use rustix::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
         UnmountFlags,
     },
-    process::{Resource, Rlimit, Signal},
+    process::Signal,
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
 use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD};
 
 use crate::{
     cgroup::Entry,
+    counts::{Counts, TERMINALS},
     plan::{self, Confinement, Plan, RootSource, Step},
     sys::{self, Instruction},
+    wall::{self, Wall},
     wire,
 };
 
@@ -100,10 +103,14 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let sources = open_sources(&plan.steps)?;
     become_first_user(plan)?;
-    sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
-    rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
+    if wall::stands(Wall::CgroupNamespace) {
+        sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
+    }
+    if wall::stands(Wall::UtsNamespace) {
+        rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
+    }
     build_root(plan, overlay, sources, baggage.sync)?;
-    confine(&plan.confinement, baggage.filter, baggage)
+    confine(&plan.confinement, &plan.counts, baggage)
 }
 
 /// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
@@ -144,12 +151,19 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
 fn open_source(source: &Path, access: plan::Access) -> io::Result<OwnedFd> {
     let tree = clone_tree(source)?;
     let read_only = match access {
-        plan::Access::Read => MountAttrFlags::MOUNT_ATTR_RDONLY,
-        plan::Access::Write => MountAttrFlags::empty(),
+        plan::Access::Read if wall::stands(Wall::ReadOnlyRoot) => MountAttrFlags::MOUNT_ATTR_RDONLY,
+        _ => MountAttrFlags::empty(),
     };
-    let set = read_only | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    sys::set_mount_attributes(tree.as_fd(), set, None)?;
+    sys::set_mount_attributes(tree.as_fd(), read_only | harmless(), None)?;
     Ok(tree)
+}
+
+/// No program of another owner, no device.
+fn harmless() -> MountAttrFlags {
+    let mut flags = MountAttrFlags::empty();
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, wall::stands(Wall::NoSetuid));
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, wall::stands(Wall::NoDevices));
+    flags
 }
 
 fn build_root(
@@ -171,15 +185,17 @@ fn build_root(
     attach(&root, Path::new(".")).step(|| "mounting the root file system".into())?;
     rustix::process::fchdir(&root).step(|| "entering the root file system".into())?;
     for step in &plan.steps {
-        walk(step, &mut sources, sync).step(|| format!("{step:?}"))?;
+        walk(step, plan, &mut sources, sync).step(|| format!("{step:?}"))?;
     }
     // Old and new root are stacked on one place, and the old one is taken from below; no folder for it is needed.
     rustix::process::pivot_root(".", ".").step(|| "changing the root".into())?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leaving the old root".into())?;
+    if wall::stands(Wall::OldRoot) {
+        rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leaving the old root".into())?;
+    }
     rustix::process::chdir("/").step(|| "entering the new root".into())
 }
 
-fn walk(step: &Step, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> io::Result<()> {
+fn walk(step: &Step, plan: &Plan, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> io::Result<()> {
     match step {
         Step::Folder { target, mode } => match rustix::fs::mkdir(target.as_str(), Mode::from_raw_mode(*mode)) {
             Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -210,29 +226,31 @@ fn walk(step: &Step, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> i
             }
         }
         Step::Tmpfs { target, size, mode } => attach(&tmpfs(*size, *mode)?, Path::new(target)),
-        Step::Proc => mount_proc(sync),
+        Step::Proc => mount_proc(&plan.counts, sync),
         Step::Terminals => {
             rustix::fs::mkdir("dev/pts", Mode::from_raw_mode(0o755))?;
             let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-            Ok(rustix::mount::mount(
-                "devpts",
-                "dev/pts",
-                "devpts",
-                flags,
-                Some(c"newinstance,ptmxmode=0666,mode=0620"),
-            )?)
+            let most = if wall::stands(Wall::Terminals) { format!(",max={TERMINALS}") } else { String::new() };
+            let options = CString::new(format!("newinstance,ptmxmode=0666,mode=0620{most}"))?;
+            Ok(rustix::mount::mount("devpts", "dev/pts", "devpts", flags, Some(&*options))?)
         }
         Step::Mask { target } => mask(target),
         Step::Freeze { target } => freeze(target),
     }
 }
 
-/// The new `/proc`. The launcher gets a descriptor for it, to see the sandbox's processes and nothing else; and no
-/// namespace of users can be made inside any more, whatever a filter might miss.
-fn mount_proc(sync: BorrowedFd<'_>) -> io::Result<()> {
+/// The new `/proc`. The launcher gets a descriptor for it, to see the sandbox's processes and nothing else. Counts are
+/// set: no namespace of users can be made inside any more, whatever a filter might miss.
+fn mount_proc(counts: &Counts, sync: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", "proc", "proc", flags, None)?;
-    fs::write("proc/sys/user/max_user_namespaces", "0")?;
+    for (name, value) in counts.of_user_namespace() {
+        match fs::write(format!("proc/sys/user/{name}"), value.to_string()) {
+            // Younger than the least kernel that we work with.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
     let proc = rustix::fs::open("proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     wire::send(sync, b"proc", &[proc.as_fd()])
 }
@@ -270,11 +288,11 @@ fn remount_flags(target: &str) -> MountFlags {
 
 fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let size = if wall::stands(Wall::TmpSize) { size } else { 0 };
     rustix::mount::fsconfig_set_string(&context, "size", size.to_string())?;
     rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
     rustix::mount::fsconfig_create(&context)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, harmless())?)
 }
 
 /// Who makes an overlay.
@@ -303,8 +321,7 @@ pub fn overlay_of(
         let _ = fs::remove_dir(&point);
     }
     made?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, harmless())?)
 }
 
 fn mount_mapped(folder: &Path, lower: &Path, ids: BorrowedFd<'_>) -> io::Result<PathBuf> {
@@ -347,7 +364,7 @@ fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
 /// Gives up everything that is not needed, and becomes the executor.
 fn confine(
     confinement: &Confinement,
-    filter: &[Instruction],
+    counts: &Counts,
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
     if let Some(count) = confinement.processors {
@@ -366,28 +383,28 @@ fn confine(
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
     // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
-    rustix::process::setsid().step(|| "leaving the session".into())?;
+    if wall::stands(Wall::Session) {
+        rustix::process::setsid().step(|| "leaving the session".into())?;
+    }
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
     sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
-    rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    if wall::stands(Wall::NoNewPrivs) {
+        rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    }
     if let Some(places) = &confinement.writable {
         write_only_beneath(places).step(|| "restricting writes with Landlock".into())?;
     }
     // Only when nothing is opened any more: among the launcher's many descriptors there is no room below the limit.
-    limit_descriptors().step(|| "limiting open files".into())?;
-    sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
-    Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
-}
-
-/// The launcher has many open files; inside, what programs are used to is enough.
-fn limit_descriptors() -> io::Result<()> {
-    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(65_536);
-    let limit = Rlimit { current: Some(most.min(4096)), maximum: Some(most) };
-    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
+    counts.limit_process().step(|| "limiting open files and signals".into())?;
+    if wall::stands(Wall::Seccomp) {
+        sys::filter_system_calls(baggage.filter).step(|| "filtering system calls".into())?;
+    }
+    let why = sys::execute(executor.as_fd(), c"executor", &wall::for_executor());
+    Err(Failed { step: "starting the executor".into(), why })
 }
 
 /// Best effort by design: it says again what the mounts already say, and older kernels do not know it.

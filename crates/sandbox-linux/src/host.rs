@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup::CgroupHost,
+    counts::Inotify,
     etc,
     ids::IdSource,
     plan::{Access, Step},
@@ -29,6 +30,8 @@ pub struct Host {
     pub programs: Vec<Step>,
     /// The folder with the made-up `/etc`.
     pub etc: PathBuf,
+    /// How many watches of files a user of this machine has.
+    pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
 }
@@ -38,7 +41,8 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), programs: programs(), etc, bwrap })
+        let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
+        Ok(Self { state: state.into(), ids, cgroup, programs: programs(), etc, inotify, bwrap })
     }
 }
 

@@ -10,6 +10,7 @@ mod backend;
 mod birth;
 mod bwrap;
 mod cgroup;
+mod counts;
 mod enact;
 mod etc;
 mod executor_image;
@@ -26,8 +27,8 @@ mod spare;
 mod stage;
 mod supervise;
 mod sys;
-mod syscalls;
 mod tree;
+mod wall;
 mod wire;
 
 use std::{path::Path, sync::Arc};

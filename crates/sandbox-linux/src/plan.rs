@@ -18,8 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     bwrap,
     cgroup::CgroupLimits,
+    counts::{Counts, Memory},
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
+    seccomp::{Chosen, Filter, Narrowing},
+    wall::{self, Wall},
 };
 
 /// Where commands start, inside.
@@ -28,6 +31,33 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
 const HISTORY: Bytes = Bytes::mib(4);
+
+/// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
+/// without being of use to a program that runs here.
+const MASKED: [&str; 20] = [
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "consoles",
+    "diskstats",
+    "driver",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "partitions",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "tty",
+];
+/// Cannot be changed.
+const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +72,8 @@ pub struct Plan {
     pub ids: IdMap,
     /// The id that the first process takes inside.
     pub first_id: u32,
+    /// Its share of what the kernel counts for a user.
+    pub counts: Counts,
     /// Limits for its cgroup, where there is one.
     pub cgroup: CgroupLimits,
     /// The root file system.
@@ -132,8 +164,8 @@ pub struct Confinement {
     pub writable: Option<Vec<String>>,
     /// Processors that may be used, where no cgroup limits them.
     pub processors: Option<usize>,
-    /// Refuse memory that only a cgroup would count.
-    pub visible_memory_only: bool,
+    /// Which system calls may be made.
+    pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
 }
@@ -152,16 +184,33 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Without what is left out in tests.
+    fn standing(self) -> Self {
+        Self {
+            memory: self.memory.filter(|_| wall::stands(Wall::MemoryLimit)),
+            cpu_millis: self.cpu_millis.filter(|_| wall::stands(Wall::CpuLimit)),
+            pids: self.pids.filter(|_| wall::stands(Wall::PidLimit)),
+            disk: self.disk.filter(|_| wall::stands(Wall::DiskWatch)),
+        }
+    }
+
     /// Whether processes have to be looked at.
     pub fn processes(&self) -> bool {
         self.memory.is_some() || self.cpu_millis.is_some() || self.pids.is_some()
     }
 }
 
-/// Plans a sandbox. Fails where the policy promises what this host cannot hold.
-pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Result<(Plan, Enforcement)> {
+/// Plans a sandbox. Fails where the policy promises what this host cannot hold. `calls` is what the policy's set of
+/// system calls was found to be.
+pub fn plan(
+    spec: &SandboxSpec,
+    calls: &Chosen,
+    host: &Host,
+    slot: u32,
+    lease: Duration,
+) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    if policy.root == Root::Writable && spec.image == Image::Host {
+    if policy.filesystem.root == Root::Writable && spec.image == Image::Host {
         return Err(Error::Invalid {
             what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
             fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
@@ -170,13 +219,14 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     if host.bwrap.is_some() {
         bwrap::check(spec)?;
     }
-    let user = match policy.user {
+    let user = match policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
         User::Root => 0,
     };
     let ids = IdMap::new(host.ids, slot, user);
     let single = host.ids == IdSource::Single;
-    let (enforcement, watch) = holdings(spec, host);
+    let (mut enforcement, watch) = holdings(spec, host);
+    enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
     let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
@@ -185,47 +235,64 @@ pub fn plan(spec: &SandboxSpec, host: &Host, slot: u32, lease: Duration) -> Resu
     }
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
+    let processors =
+        (!cgroup.cpu && wall::stands(Wall::CpuLimit)).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
+    let narrowing = Narrowing {
+        visible_memory_only: supervised_memory && wall::stands(Wall::VisibleMemory),
+        fixed_processors: processors.is_some(),
+    };
+    let counts =
+        Counts::new(host.inotify, policy.limits.pids, if supervised_memory { Memory::Summed } else { Memory::Counted });
     let plan = Plan {
         name: spec.id.to_string(),
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
         folders,
         ids,
         first_id: if single { user } else { 0 },
+        counts,
         cgroup: CgroupLimits {
-            memory: policy.limits.memory.0,
-            cpu_millis: policy.limits.cpu_millis,
-            pids: policy.limits.pids,
+            memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
+            cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
+            pids: if wall::stands(Wall::PidLimit) { policy.limits.pids } else { 1 << 20 },
         },
         root: root(spec, host),
         point: host.etc.join("root"),
         steps: steps(spec, host),
         confinement: Confinement {
-            capabilities: capabilities(policy.capabilities, single),
-            writable: (policy.root == Root::ReadOnly)
+            capabilities: if wall::stands(Wall::Capabilities) {
+                capabilities(policy.privileges.capabilities, single)
+            } else {
+                u64::MAX
+            },
+            writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
                 .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
-            processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
-            visible_memory_only: supervised_memory,
+            processors,
+            system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
         },
         boot: Boot {
             attachment: Attachment::Listen,
-            user: if single { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            user: match (single, wall::stands(Wall::ExecutorIdentity)) {
+                (false, true) => Identity::Drop { uid: user, gid: user },
+                _ => Identity::Same,
+            },
             workspace: WORKSPACE.into(),
-            places: match policy.root {
+            places: match policy.filesystem.root {
                 Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
                 Root::Writable => vec!["/".into()],
             },
             env: environment(spec),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: (!cgroup.pids).then_some(policy.limits.pids),
-            process_memory: supervised_memory.then_some(policy.limits.memory),
-            file_size: Some(policy.limits.disk),
+            pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
+            process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
+            file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
             supervised: true,
+            counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
         },
-        watch,
+        watch: watch.standing(),
     };
     Ok((plan, enforcement))
 }
@@ -258,7 +325,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     }
     if covers.pids {
         enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids));
-    } else if spec.policy.user == User::Root && host.ids != IdSource::Single {
+    } else if spec.policy.privileges.user == User::Root && host.ids != IdSource::Single {
         // The kernel counts per user, and root inside may become any of many.
         watch.pids = Some(limits.pids);
         let how =
@@ -275,8 +342,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
-    let identity = match (host.ids, spec.policy.user) {
+    let identity = match (host.ids, spec.policy.privileges.user) {
         (IdSource::Single, _) | (_, User::Root) => {
             "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
         }
@@ -323,15 +389,17 @@ fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
     };
     steps.extend(devices(limits.tmp, zeros));
     steps.push(Step::Proc);
-    let masked = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"];
-    steps.extend(masked.map(|name| Step::Mask { target: format!("proc/{name}") }));
-    let frozen = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-    steps.extend(frozen.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    if wall::stands(Wall::Masks) {
+        steps.extend(MASKED.map(|name| Step::Mask { target: format!("proc/{name}") }));
+    }
+    if wall::stands(Wall::FrozenProc) {
+        steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
-    if spec.policy.root == Root::ReadOnly {
+    if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
         steps.push(Step::Freeze { target: ".".into() });
     }
     steps
@@ -370,6 +438,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
     ];
     let mut env: BTreeMap<String, String> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    if !wall::stands(Wall::Environment) {
+        env.extend(std::env::vars());
+    }
     env.extend(spec.env.clone());
     env
 }
@@ -377,35 +448,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
 /// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
 /// grants to commands.
 fn capabilities(granted: Capabilities, single: bool) -> u64 {
-    const CHOWN: u64 = 1 << 0;
-    const DAC_OVERRIDE: u64 = 1 << 1;
-    const DAC_READ_SEARCH: u64 = 1 << 2;
-    const FOWNER: u64 = 1 << 3;
-    const FSETID: u64 = 1 << 4;
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;
-    const SETPCAP: u64 = 1 << 8;
-    const NET_BIND_SERVICE: u64 = 1 << 10;
-    const SYS_CHROOT: u64 = 1 << 18;
-    const MKNOD: u64 = 1 << 27;
-    const SETFCAP: u64 = 1 << 31;
-    const CONTAINER: u64 = CHOWN
-        | DAC_OVERRIDE
-        | FOWNER
-        | FSETID
-        | KILL
-        | SETGID
-        | SETUID
-        | SETPCAP
-        | NET_BIND_SERVICE
-        | SYS_CHROOT
-        | MKNOD
-        | SETFCAP;
     let own = if single { 0 } else { KILL | SETGID | SETUID };
-    own | match granted {
-        Capabilities::None => 0,
-        Capabilities::Container => CONTAINER,
-        Capabilities::Extended => CONTAINER | DAC_READ_SEARCH,
-    }
+    own | granted.bits()
 }

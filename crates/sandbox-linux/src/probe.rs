@@ -2,20 +2,20 @@
 
 use std::{fs, path::Path};
 
-use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Policy, Probe, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Outlook, Policy, Probe, SandboxSpec, SessionId, UserId};
 
-use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan};
+use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan, seccomp::Chosen};
 
 /// Looks at everything that matters for sandboxes.
-pub fn probe(host: Result<&Host, Error>) -> Probe {
+pub fn probe(policies: &[Policy], host: Result<&Host, Error>) -> Probe {
     let mut findings = vec![kernel(), user_namespaces(host.as_ref().err())];
-    let mut enforcement = Enforcement::default();
+    let mut outlooks = Vec::new();
     let usable = host.is_ok();
     if let Ok(host) = host {
         findings.extend([ids(host), cgroups(host), landlock()]);
-        enforcement = default_enforcement(host);
+        outlooks = policies.iter().filter_map(|policy| outlook(policy, host)).collect();
     }
-    Probe { backend: "linux".into(), usable, findings, enforcement }
+    Probe { backend: "linux".into(), usable, findings, outlooks }
 }
 
 /// Why no sandbox can be made, and what to change.
@@ -122,16 +122,17 @@ fn landlock() -> Finding {
     }
 }
 
-fn default_enforcement(host: &Host) -> Enforcement {
+/// How a policy would be held, found out by planning a sandbox that nobody makes.
+fn outlook(policy: &Policy, host: &Host) -> Option<Outlook> {
     let owner = UserId::local();
-    let Ok(id) = SessionId::random(&owner) else { return Enforcement::default() };
-    let spec = SandboxSpec {
-        id,
-        owner,
-        image: Image::Host,
-        policy: Policy::default(),
-        persistent: false,
-        env: Default::default(),
-    };
-    plan::plan(&spec, host, 0, std::time::Duration::ZERO).map(|(_, enforcement)| enforcement).unwrap_or_default()
+    let id = SessionId::random(&owner).ok()?;
+    let (policy, env) = (policy.clone(), Default::default());
+    let spec = SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env };
+    let name = spec.policy.name.clone();
+    let plan = Chosen::find(&spec.policy.privileges)
+        .and_then(|calls| plan::plan(&spec, &calls, host, 0, std::time::Duration::ZERO));
+    Some(match plan {
+        Ok((_, enforcement)) => Outlook { policy: name, enforcement, refused: None },
+        Err(error) => Outlook { policy: name, enforcement: Enforcement::default(), refused: Some(error.to_string()) },
+    })
 }

@@ -19,6 +19,7 @@ use crate::{
     host::Host,
     plan::{self, Plan},
     probe,
+    seccomp::Chosen,
     spare::{self, Stamp},
     stage,
     supervise::{self, Supervisor},
@@ -35,10 +36,12 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("making folders"))?;
         }
     }
+    // Before this process becomes somebody else.
+    let calls = Chosen::find(&spec.policy.privileges)?;
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let (mut plan, enforcement) = plan::plan(spec, &host, 0, Duration::ZERO)?;
+    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };

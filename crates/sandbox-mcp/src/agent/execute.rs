@@ -86,7 +86,7 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            if policy.root == Root::Writable && image == Image::Host {
+            if policy.filesystem.root == Root::Writable && image == Image::Host {
                 return Err(TaskError::NeedsImage { level: level.unwrap_or(4) });
             }
             let new = NewSandbox { image, policy, lifetime: *lifetime, env: BTreeMap::new() };

@@ -70,7 +70,7 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
         return Ok(app.sandboxes.find(&app.owner_of(id), id).await?);
     }
     let policy = match &args.policy {
-        Some(name) => app.settings.policy(name)?,
+        Some(name) => app.settings.policy_at_terminal(name)?,
         None => app.settings.default_policy.clone(),
     };
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());

@@ -65,7 +65,7 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
     let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
     let policy = match &args.policy {
-        Some(name) => settings.policy(name)?,
+        Some(name) => settings.policy_at_terminal(name)?,
         None => settings.default_policy.clone(),
     };
     Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })

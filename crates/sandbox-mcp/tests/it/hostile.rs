@@ -4,6 +4,15 @@ use serde_json::json;
 
 use crate::harness::{mark, nothing_left, parent_of, start};
 
+/// The switch that leaves walls out is for tests of the attack suite: a program for people has not even its name.
+#[cfg(not(feature = "breakable"))]
+#[test]
+fn no_variable_leaves_a_wall_out() {
+    let program = std::fs::read(crate::harness::BINARY).unwrap();
+    let name = b"SANDBOX_MCP_WITHOUT";
+    assert!(!program.windows(name.len()).any(|window| window == name));
+}
+
 #[tokio::test]
 async fn killing_pid_1_from_inside_does_nothing_to_anybody_else() {
     let client = start().await;

@@ -1,0 +1,190 @@
+//! What is left of two policies when both must hold: never more than either gives. This is how an operator's ceiling
+//! bounds what others ask for.
+
+use std::collections::BTreeSet;
+
+use super::{Commands, Limits, Network, Policy, Privileges, Root, SecurityProfile, SystemCalls};
+
+impl Policy {
+    /// This policy as far as the ceiling gives it, under its own name.
+    pub fn within(&self, ceiling: &Self) -> Self {
+        let mut writable = self.filesystem.writable.clone();
+        if ceiling.filesystem.root == Root::ReadOnly {
+            writable.retain(|place| ceiling.filesystem.writable.contains(place));
+        }
+        let mut filesystem = self.filesystem.clone();
+        filesystem.root = filesystem.root.min(ceiling.filesystem.root);
+        filesystem.writable = writable;
+        Self {
+            name: self.name.clone(),
+            limits: self.limits.within(&ceiling.limits),
+            network: self.network.within(ceiling.network),
+            filesystem,
+            privileges: self.privileges.within(&ceiling.privileges),
+            commands: self.commands.within(&ceiling.commands),
+            strict: self.strict || ceiling.strict,
+            allow_unenforced: self.allow_unenforced.intersection(&ceiling.allow_unenforced).copied().collect(),
+        }
+    }
+
+    /// The fields in which this policy has less than the other, in words.
+    pub fn less_than(&self, other: &Self) -> Vec<String> {
+        let mut less = Vec::new();
+        let mut compare = |name: &str, ours: String, theirs: String| {
+            if ours != theirs {
+                less.push(format!("{name} is {ours} instead of {theirs}"));
+            }
+        };
+        let (a, b) = (&self.limits, &other.limits);
+        compare("memory", a.memory.to_string(), b.memory.to_string());
+        compare("cpus", cpus(a), cpus(b));
+        compare("pids", a.pids.to_string(), b.pids.to_string());
+        compare("disk", a.disk.to_string(), b.disk.to_string());
+        compare("tmp", a.tmp.to_string(), b.tmp.to_string());
+        compare("start time", format!("{} s", a.start.as_secs()), format!("{} s", b.start.as_secs()));
+        compare("run time", format!("{} s", a.run.as_secs()), format!("{} s", b.run.as_secs()));
+        compare("network", self.network.to_string(), other.network.to_string());
+        compare("root", self.filesystem.root.to_string(), other.filesystem.root.to_string());
+        compare("writable places", list(&self.filesystem.writable), list(&other.filesystem.writable));
+        let (a, b) = (&self.privileges, &other.privileges);
+        compare("user", a.user.to_string(), b.user.to_string());
+        compare("capabilities", a.capabilities.to_string(), b.capabilities.to_string());
+        compare("system calls", a.system_calls.to_string(), b.system_calls.to_string());
+        let allowed = |commands: &Commands| commands.allow.as_ref().map_or_else(|| "any".to_owned(), list);
+        compare("allowed commands", allowed(&self.commands), allowed(&other.commands));
+        if !self.commands.deny.is_subset(&other.commands.deny) {
+            less.push("more commands are denied".to_owned());
+        }
+        less
+    }
+}
+
+fn cpus(limits: &Limits) -> String {
+    (f64::from(limits.cpu_millis) / 1000.0).to_string()
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    match names.len() {
+        0 => "none".to_owned(),
+        1..=8 => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        many => format!("{many} of them"),
+    }
+}
+
+impl Limits {
+    fn within(&self, ceiling: &Self) -> Self {
+        Self {
+            memory: self.memory.min(ceiling.memory),
+            cpu_millis: self.cpu_millis.min(ceiling.cpu_millis),
+            pids: self.pids.min(ceiling.pids),
+            disk: self.disk.min(ceiling.disk),
+            tmp: self.tmp.min(ceiling.tmp),
+            start: self.start.min(ceiling.start),
+            run: self.run.min(ceiling.run),
+        }
+    }
+}
+
+impl Network {
+    /// Web sites and registries that are in both.
+    fn within(self, ceiling: Self) -> Self {
+        use Network::{None, Public, Registries, Web, WebAndRegistries};
+        match (self, ceiling) {
+            (Public, other) | (other, Public) => other,
+            (WebAndRegistries, other) | (other, WebAndRegistries) => other,
+            (Web, Web) => Web,
+            (Registries, Registries) => Registries,
+            (None | Web | Registries, None | Web | Registries) => None,
+        }
+    }
+}
+
+impl Privileges {
+    fn within(&self, ceiling: &Self) -> Self {
+        let security_profile = match (&self.security_profile, &ceiling.security_profile) {
+            (own, SecurityProfile::Auto) => own,
+            (_, named) => named,
+        };
+        Self {
+            user: self.user.min(ceiling.user),
+            capabilities: self.capabilities & ceiling.capabilities,
+            system_calls: self.system_calls.within(&ceiling.system_calls),
+            security_profile: security_profile.clone(),
+        }
+    }
+}
+
+impl SystemCalls {
+    /// A file may allow anything, so it is kept only where the ceiling names the same one.
+    fn within(&self, ceiling: &Self) -> Self {
+        let rank = |calls: &Self| match calls {
+            Self::Minimal => 0,
+            Self::Standard => 1,
+            Self::Build => 2,
+            Self::File(_) => 3,
+        };
+        match (self, ceiling) {
+            (Self::File(own), Self::File(allowed)) if own == allowed => self.clone(),
+            (Self::File(_), Self::File(_)) => Self::Minimal,
+            (own, Self::File(_)) => own.clone(),
+            (own, ceiling) if rank(own) <= rank(ceiling) => own.clone(),
+            _ => ceiling.clone(),
+        }
+    }
+}
+
+impl Commands {
+    fn within(&self, ceiling: &Self) -> Self {
+        let allow = match (&self.allow, &ceiling.allow) {
+            (Some(own), Some(allowed)) => Some(own.intersection(allowed).cloned().collect()),
+            (own, None) => own.clone(),
+            (None, allowed) => allowed.clone(),
+        };
+        let denied_programs = self.denied_programs.max(ceiling.denied_programs);
+        Self { allow, deny: self.deny.union(&ceiling.deny).cloned().collect(), denied_programs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PRESETS;
+    use proptest::prelude::*;
+
+    fn presets() -> impl Strategy<Value = Policy> {
+        (0..PRESETS.len()).prop_map(|index| Policy::preset(PRESETS[index]).unwrap_or_default())
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_passes_the_ceiling(asked in presets(), ceiling in presets()) {
+            let given = asked.within(&ceiling);
+            for wider in [&asked, &ceiling] {
+                prop_assert!(given.limits.memory <= wider.limits.memory && given.limits.pids <= wider.limits.pids);
+                prop_assert!(given.limits.run <= wider.limits.run && given.limits.cpu_millis <= wider.limits.cpu_millis);
+                prop_assert!(given.filesystem.root <= wider.filesystem.root);
+                prop_assert!(given.privileges.user <= wider.privileges.user);
+                prop_assert!(given.privileges.capabilities.is_within(wider.privileges.capabilities));
+                prop_assert!(wider.commands.deny.is_subset(&given.commands.deny));
+                prop_assert_eq!(given.network.within(wider.network), given.network);
+                prop_assert_eq!(given.privileges.system_calls.within(&wider.privileges.system_calls), given.privileges.system_calls.clone());
+            }
+            prop_assert_eq!(given.within(&ceiling), given);
+        }
+
+        #[test]
+        fn a_policy_is_within_itself(policy in presets()) {
+            prop_assert_eq!(policy.within(&policy), policy.clone());
+            prop_assert_eq!(policy.less_than(&policy), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_file_of_system_calls_is_kept_only_where_it_is_named() {
+        let file: SystemCalls = "/etc/a.json".parse().unwrap_or(SystemCalls::Minimal);
+        assert_eq!(file.within(&SystemCalls::Standard), SystemCalls::Standard);
+        assert_eq!(file.within(&file), file);
+        let other: SystemCalls = "/etc/b.json".parse().unwrap_or(SystemCalls::Minimal);
+        assert_eq!(file.within(&other), SystemCalls::Minimal);
+    }
+}
