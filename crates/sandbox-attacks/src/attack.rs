@@ -142,6 +142,19 @@ pub enum Wall {
     CleanUp,
 }
 
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = format!("{self:?}");
+        for (index, letter) in name.char_indices() {
+            if letter.is_uppercase() && index > 0 {
+                f.write_str(" ")?;
+            }
+            write!(f, "{}", letter.to_ascii_lowercase())?;
+        }
+        Ok(())
+    }
+}
+
 impl Wall {
     /// The control of a policy that it belongs to.
     pub fn control(self) -> Control {

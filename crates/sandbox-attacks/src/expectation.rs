@@ -2,10 +2,21 @@
 
 use sandbox_core::{
     Control, Facts, Held,
-    policy::{Capabilities, Network, Root, User},
+    policy::{Capabilities, Network, Root, SystemCalls, User},
 };
 
-use crate::Expected;
+use crate::{Attack, Expected, Wall};
+
+/// What should come of this attack on a sandbox like this.
+pub fn of(attack: &Attack, facts: &Facts) -> Expected {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let granted = facts.spec.policy.privileges.capabilities.bits();
+    if attack.walls.contains(&Wall::ExecutorHardening) && granted & SYS_PTRACE != 0 {
+        // Who may look into every process may look into the executor; the label says so.
+        return Expected::Unpromised;
+    }
+    (attack.expected)(facts)
+}
 
 /// It must not work, whatever the policy.
 pub fn held(_: &Facts) -> Expected {
@@ -14,17 +25,24 @@ pub fn held(_: &Facts) -> Expected {
 
 /// Changing the root file system.
 pub fn root_may_be_writable(facts: &Facts) -> Expected {
-    granted_if(facts.spec.policy.root == Root::Writable)
+    let filesystem = &facts.spec.policy.filesystem;
+    granted_if(filesystem.root == Root::Writable || !filesystem.writable.is_empty())
 }
 
 /// What takes a capability that container engines give: owners, users, device-less nodes, low ports.
 pub fn capabilities_may_be_granted(facts: &Facts) -> Expected {
-    granted_if(facts.spec.policy.capabilities != Capabilities::None)
+    granted_if(facts.spec.policy.privileges.capabilities != Capabilities::NONE)
 }
 
 /// What root inside may do to its own processes.
 pub fn root_inside_may(facts: &Facts) -> Expected {
-    granted_if(facts.spec.policy.user == User::Root || facts.spec.policy.capabilities != Capabilities::None)
+    let privileges = &facts.spec.policy.privileges;
+    granted_if(privileges.user == User::Root || privileges.capabilities != Capabilities::NONE)
+}
+
+/// What debuggers and builds want of their own processes. A profile of the operator's own may allow it too.
+pub fn debuggers_may(facts: &Facts) -> Expected {
+    granted_if(matches!(facts.spec.policy.privileges.system_calls, SystemCalls::Build | SystemCalls::File(_)))
 }
 
 /// Public addresses.
@@ -45,14 +63,6 @@ fn granted_if(granted: bool) -> Expected {
 /// Capabilities that commands may have with this policy, and those that may stay in their bounding set because the
 /// executor needs them itself.
 pub fn capability_masks(facts: &Facts) -> (u64, u64) {
-    /// What container engines give, less what needs a network of one's own.
-    const CONTAINER: u64 = 0x8804_05fb;
-    const DAC_READ_SEARCH: u64 = 1 << 2;
-    const EXECUTORS: u64 = 1 << 5 | 1 << 6 | 1 << 7;
-    let granted = match facts.spec.policy.capabilities {
-        Capabilities::None => 0,
-        Capabilities::Container => CONTAINER,
-        Capabilities::Extended => CONTAINER | DAC_READ_SEARCH,
-    };
-    (granted, EXECUTORS)
+    const KILL_SETGID_SETUID: u64 = 1 << 5 | 1 << 6 | 1 << 7;
+    (facts.spec.policy.privileges.capabilities.bits(), KILL_SETGID_SETUID)
 }

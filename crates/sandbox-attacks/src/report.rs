@@ -97,6 +97,8 @@ pub struct PolicyReport {
     pub image: String,
     /// Why nothing was tried, if nothing was.
     pub skipped: Option<String>,
+    /// Nothing was tried though a sandbox was made, so nothing is known.
+    pub failed: bool,
     /// How memory is held: some attacks depend on it.
     pub memory_held: Option<Held>,
     /// Each attack.

@@ -14,7 +14,7 @@ use crate::{
     Attack, Bystander, Group, Outcome, PolicyReport, Record, Wall,
     attack::{Room, Way},
     canary::Canary,
-    expectation::capability_masks,
+    expectation::{self, capability_masks},
     program,
     report::Finding,
     workbench::{ANSWER, Bench, Cell, PATIENCE, Said},
@@ -227,7 +227,7 @@ impl Run {
             group: attack.group,
             policy: self.subject.policy.name.clone(),
             outcome: finding.outcome,
-            expected: (attack.expected)(&self.facts),
+            expected: expectation::of(attack, &self.facts),
             detail: finding.detail,
             tries: attack.tries.to_owned(),
             walls: attack.walls.to_vec(),
@@ -243,6 +243,7 @@ impl Run {
             policy: self.subject.policy.name,
             image: self.subject.image.to_string(),
             skipped: None,
+            failed: false,
             memory_held: self.facts.enforcement.0.get(&Control::Memory).map(|holding| holding.held),
             records: self.records,
             bystander,
@@ -278,9 +279,9 @@ async fn alone(bench: &Bench, attack: &Attack, arguments: &[String]) -> Finding 
 pub(crate) fn small(policy: &Policy, room: Room) -> Policy {
     let mut policy = policy.clone();
     let limits = &mut policy.limits;
-    limits.memory = Bytes(limits.memory.0.min(96 << 20));
+    limits.memory = Bytes(limits.memory.0.min(64 << 20));
     limits.pids = limits.pids.min(64);
-    limits.disk = Bytes(limits.disk.0.min(64 << 20));
+    limits.disk = Bytes(limits.disk.0.min(32 << 20));
     limits.cpu_millis = limits.cpu_millis.min(1000);
     limits.tmp = match room {
         Room::Small => Bytes(limits.tmp.0.min(24 << 20)),

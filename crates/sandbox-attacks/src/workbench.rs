@@ -24,9 +24,9 @@ use crate::{
 };
 
 /// How long an attack may take before it counts as failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// How soon an executor must answer, whatever goes on in its sandbox.
-pub(crate) const ANSWER: Duration = Duration::from_secs(4);
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 const PLACE: &str = "/workspace/sandbox-attack";
 
 /// Makes sandboxes.
@@ -131,7 +131,7 @@ impl Cell {
     async fn first_word(&self, name: &str, arguments: &[String]) -> Result<Said, ClientError> {
         let argv = [PLACE, name].into_iter().map(str::to_owned).chain(arguments.iter().cloned());
         let mut exec = Exec::argv(argv);
-        exec.timeout = Some(PATIENCE * 2);
+        exec.timeout = Some(PATIENCE);
         let mut follow = self.client.spawn(&exec).await?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {

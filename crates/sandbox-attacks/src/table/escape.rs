@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::{capabilities_may_be_granted, root_inside_may, root_may_be_writable},
+    expectation::{capabilities_may_be_granted, debuggers_may, root_inside_may, root_may_be_writable},
 };
 
 const fn escape(name: &'static str, walls: &'static [Wall], tries: &'static str) -> Attack {
@@ -190,9 +190,11 @@ pub(super) const KERNEL: &[Attack] = &[
     escape("process_accounting", &[SystemCallFilter, Capabilities], "Switches process accounting on"),
     escape("fanotify", &[SystemCallFilter, Capabilities], "Watches all files of a file system"),
     escape("hang_up_terminal", &[SystemCallFilter, Capabilities], "Hangs up the terminal"),
-    escape("trace_a_child", &[SystemCallFilter], "Traces a child, with which filters were circumvented"),
+    escape("trace_a_child", &[SystemCallFilter], "Traces a child, with which filters were circumvented")
+        .expecting(debuggers_may),
     escape("secret_memory", &[SystemCallFilter], "Takes memory that even the kernel cannot see"),
-    escape("weaken_personality", &[SystemCallFilter], "Switches random addresses off for the programs that it starts"),
+    escape("weaken_personality", &[SystemCallFilter], "Switches random addresses off for the programs that it starts")
+        .expecting(debuggers_may),
     escape("unfiltered", &[SystemCallFilter], "Looks whether system calls are filtered at all"),
     escape("unknown_calls", &[SystemCallFilter], "Makes system calls with numbers that no kernel has yet"),
     escape("calls_32_bit", &[SystemCallFilter], "Makes a system call as a 32-bit program"),

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::{hold, hold_breach, mib, wait_for_watchers};
+use super::{Deadline, hold, hold_breach, mib, wait_for_watchers};
 use crate::{Attack, arguments::Arguments, outcome::Outcome, sys::Mapping};
 
 pub const ATTACKS: &[(&str, Attack)] = &[
@@ -97,7 +97,11 @@ fn piece(room: &Room, path: &str) -> io::Result<Kept> {
 fn inodes(arguments: &Arguments) -> Outcome {
     let fair = arguments.number("disk", 64 << 20) / 4096;
     let mut made = 0;
+    let deadline = Deadline::start();
     while made <= 2 * fair {
+        if deadline.is_over() {
+            return hold(format!("{made} files in the time that there was"), ());
+        }
         let folder = format!("/workspace/many/{}", made / 1000);
         if made % 1000 == 0
             && let Err(error) = fs::create_dir_all(&folder)
@@ -117,7 +121,11 @@ fn inodes(arguments: &Arguments) -> Outcome {
 fn attributes(arguments: &Arguments) -> Outcome {
     let limit = arguments.number("disk", 64 << 20);
     let mut made = 0;
+    let deadline = Deadline::start();
     while made * 4096 <= 2 * limit {
+        if deadline.is_over() {
+            return hold(format!("{made} attributes in the time that there was"), ());
+        }
         let path = format!("/workspace/attributed-{made}");
         // Different ones, because a file system keeps equal ones once.
         let value = vec![(made % 251) as u8 + 1; 3800 - (made % 97) as usize];
@@ -158,9 +166,10 @@ fn deep_tree(_: &Arguments) -> Outcome {
 /// Folders grow by their names, which nobody counts as content.
 fn long_names(arguments: &Arguments) -> Outcome {
     let limit = arguments.number("disk", 64 << 20);
-    let most = (limit / 256).min(60_000);
+    let most = (limit / 256).min(20_000);
     let mut made = 0;
-    while made < most {
+    let deadline = Deadline::start();
+    while made < most && !deadline.is_over() {
         let name = format!("{made:0>250}");
         if let Err(error) = std::os::unix::fs::symlink("x", format!("/workspace/{name}")) {
             return Outcome::Held(format!("no more than {made} names: {error}"));

@@ -6,7 +6,10 @@ mod memory;
 mod objects;
 mod processes;
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use crate::{Attack, outcome::Outcome};
 
@@ -39,6 +42,19 @@ fn say(outcome: &Outcome) {
 /// Time for whoever watches a limit to notice.
 fn wait_for_watchers(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// A busy machine must not turn an attack into a failure: whoever has not reached the limit by then holds what it has.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn start() -> Self {
+        Self(Instant::now() + Duration::from_secs(12))
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() > self.0
+    }
 }
 
 fn mib(bytes: u64) -> String {

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::{hold, hold_breach};
+use super::{Deadline, hold, hold_breach};
 use crate::{
     Attack,
     arguments::Arguments,
@@ -42,7 +42,11 @@ pub const ATTACKS: &[(&str, Attack)] = &[
 fn many<T>(what: &str, most: usize, mut make: impl FnMut() -> io::Result<T>) -> Outcome {
     raise_open_files();
     let mut kept = Vec::new();
+    let deadline = Deadline::start();
     while kept.len() < most {
+        if deadline.is_over() {
+            return hold(format!("{} {what} in the time that there was", kept.len()), kept);
+        }
         match make() {
             Ok(one) => kept.push(one),
             Err(error) => return hold(format!("{} {what}, then {error}", kept.len()), kept),
