@@ -44,8 +44,7 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        // bwrap would take the label itself, and could build nothing any more.
-        let security = if bwrap.is_some() { SecurityModule::None } else { SecurityModule::look() };
+        let security = if bwrap.is_some() { SecurityModule::OutOfReach } else { SecurityModule::look() };
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
         Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, inotify, bwrap, security })
     }
