@@ -40,6 +40,9 @@ pub struct Boot {
     pub attachment: Attachment,
     /// Who commands and file operations are.
     pub user: Identity,
+    /// Capabilities of commands whose user is not root, as a bit set. Root inside has what the executor has.
+    #[serde(default)]
+    pub capabilities: u64,
     /// Commands start here, and relative paths too.
     pub workspace: String,
     /// Roots beneath which file requests may act. The workspace is one of them.

@@ -1,11 +1,10 @@
 //! From a plan to a running first process: what the launcher does on its side of the fork.
 
 use std::{
-    collections::HashMap,
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, chown},
+        unix::fs::{DirBuilderExt, chown, symlink},
     },
     path::Path,
     rc::Rc,
@@ -21,12 +20,14 @@ use sandbox_executor::boot::{Attachment, Verdicts};
 use crate::{
     bwrap,
     cgroup::Cgroup,
-    enact::{self, Baggage, Owner},
+    enact::{self, Baggage},
+    ground,
     host::Host,
-    plan::{Plan, RootSource, Watch},
-    seccomp::{self, Profile},
+    layers,
+    plan::{Plan, Watch},
+    seccomp::Filters,
     supervise::Supervisor,
-    sys::{self, Cloned, Instruction},
+    sys::{self, Cloned},
     wall::{self, Wall},
     wire,
 };
@@ -39,7 +40,7 @@ pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
     networks: Vec<OwnedFd>,
-    filters: HashMap<Profile, Vec<Instruction>>,
+    filters: Filters,
 }
 
 /// A first process that was started.
@@ -82,7 +83,7 @@ impl Nursery {
     /// Prepares what can be prepared, for sandboxes that this program is executed in.
     pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor, null, networks: Vec::new(), filters: HashMap::new() })
+        Ok(Self { executor, null, networks: Vec::new(), filters: Filters::default() })
     }
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
@@ -111,17 +112,13 @@ impl Nursery {
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
         let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
-        let profile = Profile {
-            visible_memory_only: plan.confinement.visible_memory_only,
-            fixed_processors: plan.confinement.processors.is_some(),
-        };
-        let filter = self.filters.entry(profile).or_insert_with(|| seccomp::compile(profile));
+        let filter = self.filters.instructions(&plan.confinement.system_calls);
         let mut baggage = Baggage {
             plan,
             entry: cgroup.entry(),
             sync: sync_inside.as_fd(),
             executor: self.executor.as_fd(),
-            filter,
+            filter: &filter,
             null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
             boot: None,
             listener: listener.as_ref().map(AsFd::as_fd),
@@ -214,17 +211,17 @@ impl BirthError {
 
 /// Makes the folders that the sandbox will reach, for their owners.
 pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
-    plan.folders
-        .iter()
-        .try_for_each(|(name, owner)| {
-            let path = plan.folder.join(name);
-            match fs::DirBuilder::new().mode(0o755).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            if *owner != 0 { chown(&path, Some(*owner), Some(*owner)) } else { Ok(()) }
-        })
+    let link = plan.ground.as_deref().map_or(Ok(()), |ground| symlink(ground, plan.folder.join(ground::LINK)));
+    link.and_then(|()| plan.folders.iter().try_for_each(|(name, owner)| make_folder(&plan.folder.join(name), *owner)))
         .map_err(BirthError::at("making folders"))
+}
+
+fn make_folder(path: &Path, owner: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if owner != 0 { chown(path, Some(owner), Some(owner)) } else { Ok(()) }
 }
 
 /// A name in a folder can be longer than a socket's address may be, so it goes through the folder's descriptor.
@@ -274,13 +271,21 @@ fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
     }
     fs::write(own.join("uid_map"), plan.ids.lines())?;
     fs::write(own.join("gid_map"), plan.ids.lines())?;
-    let overlay = match &plan.root {
-        RootSource::Overlay { lower, map_ids: true, volatile } => {
-            let ids = rustix::fs::open(own.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            Some(enact::overlay_of(&plan.folder, lower, Some(ids.as_fd()), *volatile, Owner::Root)?)
-        }
-        _ => None,
-    };
-    let overlay: Vec<BorrowedFd<'_>> = overlay.as_ref().map(AsFd::as_fd).into_iter().collect();
-    wire::send(sync, b"go", &overlay)
+    let made = make_overlays(plan, &own)?;
+    wire::send(sync, b"go", &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+}
+
+/// Those that only we can make; an ordinary user's are made by the sandbox itself.
+fn make_overlays(plan: &Plan, process: &Path) -> io::Result<Vec<OwnedFd>> {
+    let mut ours = plan.layers().filter(|layers| layers.map_ids).peekable();
+    if ours.peek().is_none() {
+        return Ok(Vec::new());
+    }
+    let ids = rustix::fs::open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    ours.map(|layers| {
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("layering over {:?}: {error}", layers.lower));
+        layers::assemble(&plan.folder, layers, Some(ids.as_fd())).map_err(failed)
+    })
+    .collect()
 }

@@ -24,7 +24,8 @@ use crate::{
     birth::{self, Started, memory_file},
     enact::{self, Baggage},
     plan::{Access, Plan, Step},
-    sys::{self, Cloned, Instruction},
+    seccomp,
+    sys::{self, Cloned},
     wall::{self, Wall},
     wire,
 };
@@ -67,7 +68,7 @@ pub fn check(spec: &SandboxSpec) -> Result<()> {
 pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Result<Started> {
     let (boot, boot_writer) = pipe()?;
     let (info, info_writer) = pipe()?;
-    let filter = memory_file("filter", &filter_bytes(baggage.filter))?;
+    let filter = memory_file("filter", &seccomp::to_bytes(baggage.filter))?;
     match sys::clone(0, baggage.entry.folder())? {
         Cloned::Child => {
             let extra = [(baggage.executor, EXECUTOR), (filter.as_fd(), FILTER), (info_writer.as_fd(), INFO)];
@@ -93,15 +94,6 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
             }
         }
     }
-}
-
-/// The filter as bwrap reads it: the kernel's own form.
-fn filter_bytes(filter: &[Instruction]) -> Vec<u8> {
-    let bytes = |step: &Instruction| {
-        let (code, k) = (step.code.to_ne_bytes(), step.k.to_ne_bytes());
-        [code[0], code[1], step.jt, step.jf, k[0], k[1], k[2], k[3]]
-    };
-    filter.iter().flat_map(bytes).collect()
 }
 
 /// Waits until bwrap has become the executor, passes the sandbox's own `/proc` on, and lets the executor go.
@@ -177,8 +169,8 @@ fn arguments(plan: &Plan) -> Vec<String> {
                     say(&["--ro-bind", &path, &path]);
                 }
             }
-            // bwrap does the rest of /dev by itself.
-            Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
+            // bwrap does the rest of /dev by itself; layers were refused.
+            Step::Layers { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
         }
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);

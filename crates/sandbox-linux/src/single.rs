@@ -19,7 +19,9 @@ use crate::{
     executor_image, folder,
     host::Host,
     plan::{self, Plan},
+    prepared::Prepared,
     probe,
+    seccomp::Chosen,
     spare::{self, Stamp},
     stage,
     supervise::Supervisor,
@@ -36,12 +38,17 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::io("making folders"))?;
         }
     }
+    // Before this process becomes somebody else.
+    let calls = Chosen::find(&spec.policy.privileges)?;
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let (mut plan, enforcement) = plan::plan(spec, &host, 0, Duration::ZERO)?;
+    let prepared = Prepared::for_spec(spec, &host)?;
+    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
+    // With a new label the kernel forgets it, and the executor has to say it again.
+    plan.boot.die_with_parent |= plan.confinement.label.is_some();
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
     let lock = folder::make(state, &plan.folder, &facts)?;
     let mut before = None;

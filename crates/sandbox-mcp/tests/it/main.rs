@@ -8,7 +8,9 @@ mod harness;
 mod schema;
 
 mod arguments;
+mod asking;
 mod commands;
+mod denials;
 mod files;
 mod happy;
 mod hostile;
