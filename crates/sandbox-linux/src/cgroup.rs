@@ -19,7 +19,15 @@ const CPU_PERIOD_US: u64 = 100_000;
 
 /// All sandboxes together against one process outside (v1) or one other cgroup (v2), in hundredths: a server that has to
 /// answer comes first, and an idle machine is theirs all the same.
-const WEIGHT: u64 = 25;
+const WEIGHT: u64 = 10;
+
+/// How much a sandbox weighs against others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Weight {
+    Full,
+    Little,
+}
 
 /// Where cgroups can be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +206,45 @@ impl CgroupHost {
                 Some((memory, cpu, file("pids", "pids.current")? as u32))
             }
             Self::None { .. } => None,
+        }
+    }
+
+    /// Processor time that a sandbox has used.
+    pub fn processor_time(&self, name: &str) -> Option<Duration> {
+        match self {
+            Self::V2 { parent, .. } => {
+                let stat = fs::read_to_string(parent.join(name).join("cpu.stat")).ok()?;
+                let micros = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+                Some(Duration::from_micros(micros.parse().ok()?))
+            }
+            Self::V1 { parents } => {
+                let usage = |(_, parent): &(String, PathBuf)| {
+                    fs::read_to_string(parent.join(name).join("cpuacct.usage")).ok()?.trim().parse().ok()
+                };
+                parents
+                    .iter()
+                    .filter(|(controller, _)| controller.starts_with("cpu"))
+                    .find_map(usage)
+                    .map(Duration::from_nanos)
+            }
+            Self::None { .. } => None,
+        }
+    }
+
+    /// Weighs a sandbox against others.
+    pub fn weigh(&self, name: &str, weight: Weight) {
+        let percent = match weight {
+            Weight::Full => 100,
+            Weight::Little => 2,
+        };
+        match self {
+            Self::V2 { parent, .. } => weigh(&parent.join(name), "cpu.weight", percent),
+            Self::V1 { parents } => {
+                for (_, parent) in parents.iter().filter(|(controller, _)| controller == "cpu") {
+                    weigh(&parent.join(name), "cpu.shares", 1024 * percent / 100);
+                }
+            }
+            Self::None { .. } => {}
         }
     }
 

@@ -105,11 +105,13 @@ impl Free {
     }
 }
 
-/// What free space and the files of all sandboxes come to together. That changes only when somebody else writes, or
-/// when a sandbox keeps files that are not seen: so while one does, what is missing is counted as its own.
+/// What free space and the files of all sandboxes come to together. That becomes less only when somebody else writes,
+/// or when a sandbox keeps files that are not seen: so while one does, all that goes missing is counted as its own. What
+/// others remove meanwhile does not make up for it.
 #[derive(Debug, Default)]
 pub struct Ledger {
     together: Option<u64>,
+    missing: u64,
     sizes: HashMap<u64, u64>,
 }
 
@@ -122,8 +124,9 @@ impl Ledger {
         let now = sizes.values().fold(free.0, |sum, size| sum.saturating_add(*size));
         let before = self.together.map_or(now, |together| together.saturating_sub(gone));
         let anybody = looks.iter().any(|(_, look, _)| look.unseen);
-        let missing = if anybody { before.saturating_sub(now) } else { 0 };
-        self.together = Some(if anybody { before } else { now });
+        self.missing = if anybody { self.missing.saturating_add(before.saturating_sub(now)) } else { 0 };
+        let missing = self.missing;
+        self.together = Some(now);
         self.sizes = sizes;
         let largest = looks.iter().map(|(token, look, _)| (look.bytes(), *token)).max();
         let verdict = |(token, look, limit): &(u64, Look, Option<Bytes>)| {
@@ -176,7 +179,13 @@ mod tests {
         // The 90 went out of sight, and then 20 more.
         let looks = |size| [(1, look(size, true), LIMIT), (2, look(5, false), LIMIT)];
         assert_eq!(ledger.judge(FREE, &looks(0)), []);
-        assert_eq!(ledger.judge(Free(FREE.0 - 20), &looks(0)), [(1, over(110))]);
+        // What somebody else removes does not help.
+        assert_eq!(ledger.judge(Free(FREE.0 + 500), &looks(0)), []);
+        assert_eq!(ledger.judge(Free(FREE.0 + 480), &looks(0)), [(1, over(110))]);
+        assert_eq!(
+            ledger.judge(FREE, &looks(5).map(|(token, found, limit)| (token, look(found.bytes(), false), limit))),
+            []
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use sandbox_executor::boot::BootReport;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    balance::Balance,
     birth::{self, Contact, Newborn, Nursery, Started, Stocked},
     cgroup::Cgroup,
     disk::{self, Free, Ledger, Look, Occasion},
@@ -120,6 +121,7 @@ struct Launcher {
     next_token: u64,
     serving: bool,
     disk: DiskWatch,
+    balance: Balance,
     sweep_at: Option<Instant>,
     sweeper: Option<OwnedFd>,
     stock_at: Option<Instant>,
@@ -180,6 +182,7 @@ impl Launcher {
             next_token: 1,
             serving: true,
             disk,
+            balance: Balance::new(),
             sweep_at,
             sweeper: None,
             stock_at: None,
@@ -212,7 +215,8 @@ impl Launcher {
     fn until_due(&self) -> Option<Duration> {
         let supervisors = self.live.values().filter_map(|live| live.supervisor.as_ref()?.due());
         let disk = (!self.live.is_empty()).then_some(self.disk.due);
-        let next = supervisors.chain(disk).chain(self.sweep_at).chain(self.stock_at).min()?;
+        let balance = self.balance.due(&self.host.cgroup).filter(|_| !self.live.is_empty());
+        let next = supervisors.chain(disk).chain(balance).chain(self.sweep_at).chain(self.stock_at).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -367,6 +371,9 @@ impl Launcher {
             {
                 supervisor.look(now);
             }
+        }
+        if !self.live.is_empty() && self.balance.due(&self.host.cgroup).is_some_and(|due| due <= now) {
+            self.balance.look(&self.host.cgroup, self.live.values().map(|live| live.name.as_str()), now);
         }
         if !self.live.is_empty() && self.disk.due <= now {
             self.disk.due = now + DISK_EVERY;

@@ -8,6 +8,7 @@
 
 mod accounts;
 mod backend;
+mod balance;
 mod birth;
 mod bwrap;
 mod cgroup;

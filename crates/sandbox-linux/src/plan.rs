@@ -516,12 +516,13 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
     env
 }
 
-/// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
-/// grants to commands.
+/// What the first process keeps: what it needs to start commands as another user, to end them and to have them step
+/// back, and what the policy grants to commands.
 fn capabilities(granted: Capabilities, single: bool) -> u64 {
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;
-    let own = if single { 0 } else { KILL | SETGID | SETUID };
+    const SYS_NICE: u64 = 1 << 23;
+    let own = if single { 0 } else { KILL | SETGID | SETUID | SYS_NICE };
     own | granted.bits()
 }

@@ -27,7 +27,8 @@ pub struct Unlinked {
 
 /// Looks at all processes of a sandbox's `/proc`.
 pub fn look(proc: BorrowedFd<'_>) -> Result<Unlinked, DiskTrouble> {
-    let mut search = Search { proc, seen: HashSet::new(), looks: 0, found: Unlinked::default() };
+    let mut search =
+        Search { proc, seen: HashSet::new(), mapped: HashSet::new(), looks: 0, found: Unlinked::default() };
     for process in numbers(proc, ".") {
         // Each thread: they may have tables of their own, and when the first has ended its table is gone, not theirs.
         for thread in numbers(proc, &format!("{process}/task")) {
@@ -41,6 +42,7 @@ pub fn look(proc: BorrowedFd<'_>) -> Result<Unlinked, DiskTrouble> {
 struct Search<'a> {
     proc: BorrowedFd<'a>,
     seen: HashSet<(u64, u64)>,
+    mapped: HashSet<String>,
     looks: usize,
     found: Unlinked,
 }
@@ -69,14 +71,19 @@ impl Search<'_> {
         if text.len() >= LONGEST_MAPS {
             return Err(DiskTrouble::TooManyOpen);
         }
-        for range in text.lines().filter_map(unlinked_range) {
+        for (range, inode) in text.lines().filter_map(unlinked_range) {
             self.one_more()?;
-            // Only root of this machine may ask for the file behind a map; others know that there is one.
+            // Only root of this machine may ask for the file behind a map; others know that it is at least as long.
             let path = format!("{process}/map_files/{range}");
             match rustix::fs::statat(self.proc, &*path, AtFlags::empty()) {
                 Ok(_) => self.add(&path),
                 Err(Errno::NOENT | Errno::SRCH) => {}
-                Err(_) => self.found.unseen = true,
+                Err(_) => {
+                    self.found.unseen = true;
+                    if self.mapped.insert(inode.to_owned()) {
+                        self.found.bytes = self.found.bytes.saturating_add(length(range));
+                    }
+                }
             }
         }
         Ok(())
@@ -110,15 +117,21 @@ impl Search<'_> {
     }
 }
 
-/// The address range of a line of `/proc/PID/maps`, if it is of a file without a name on a disk, as far as the line
-/// tells: files in memory and in `/tmp` are none.
-fn unlinked_range(line: &str) -> Option<&str> {
+/// The address range of a line of `/proc/PID/maps` and the number of its file, if that has no name on a disk any more, as
+/// far as the line tells: files in memory and in `/tmp` are none.
+fn unlinked_range(line: &str) -> Option<(&str, &str)> {
     let named = line.strip_suffix(" (deleted)")?;
     let mut fields = named.splitn(6, ' ');
     let range = fields.next()?;
-    let path = fields.nth(4)?.trim_start();
+    let inode = fields.nth(3)?;
+    let path = fields.next()?.trim_start();
     let memory = ["/memfd:", "/dev/zero", "/SYSV", "/dev/shm/", "/tmp/", "/ "];
-    (!memory.iter().any(|start| path.starts_with(start))).then_some(range)
+    (!memory.iter().any(|start| path.starts_with(start))).then_some((range, inode))
+}
+
+fn length(range: &str) -> u64 {
+    let number = |text| u64::from_str_radix(text, 16).unwrap_or_default();
+    range.split_once('-').map_or(0, |(start, end)| number(end).saturating_sub(number(start)))
 }
 
 /// Whether a local socket has descriptors in its queue, by the kernel's description of it (from 5.6 on).
@@ -157,7 +170,8 @@ mod tests {
     #[test]
     fn maps_of_files_without_a_name_are_found() {
         let line = "7f0a00000000-7f0a00100000 rw-s 00000000 fe:00 1234                       /workspace/a b (deleted)";
-        assert_eq!(unlinked_range(line), Some("7f0a00000000-7f0a00100000"));
+        assert_eq!(unlinked_range(line), Some(("7f0a00000000-7f0a00100000", "1234")));
+        assert_eq!(length("7f0a00000000-7f0a00100000"), 1 << 20);
         assert_eq!(unlinked_range("00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/python3"), None);
         assert_eq!(unlinked_range("00400000-00500000 rw-s 00000000 00:01 12 /memfd:x (deleted)"), None);
         assert_eq!(unlinked_range(" (deleted)"), None);

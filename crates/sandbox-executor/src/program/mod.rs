@@ -17,6 +17,7 @@ mod run;
 mod serve;
 mod single;
 mod spawn;
+mod stepping;
 mod sys;
 mod terminal;
 mod tree;
@@ -65,6 +66,7 @@ pub struct Executor {
     starter: Starter,
     scratch: RefCell<Vec<u8>>,
     ending: Notify,
+    started: Notify,
 }
 
 impl Executor {
@@ -189,6 +191,7 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         starter,
         scratch: RefCell::default(),
         ending: Notify::new(),
+        started: Notify::new(),
     };
     serve::run(executor, passed.listener, status)
 }
