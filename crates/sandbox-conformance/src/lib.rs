@@ -10,6 +10,7 @@ mod commands;
 mod files;
 mod limits;
 mod lives;
+mod programs;
 mod roots;
 mod walls;
 mod workbench;
@@ -60,7 +61,10 @@ fn cases() -> Vec<Case> {
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
             an_image_folder_can_be_changed_where_the_policy_says;
         roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
-            layers_count_as_disk, a_layer_is_never_used_again;
+            layers_count_as_disk, a_layer_is_never_used_again,
+            named_places_can_be_written, places_of_an_image_can_be_written, places_that_cannot_be_are_refused, places_count_as_disk;
+        programs: denied_programs_are_gone, denied_links_of_an_image_are_gone, only_listed_programs_are_executed,
+            a_list_comes_with_what_its_programs_need;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,

@@ -148,6 +148,10 @@ fn arguments(plan: &Plan) -> Vec<String> {
                 let how = if *access == Access::Read { "--ro-bind" } else { "--bind" };
                 say(&[how, &source.to_string_lossy(), &format!("/{target}")]);
             }
+            Step::Place { source: Some(source), target, .. } => {
+                say(&["--bind", &source.to_string_lossy(), &format!("/{target}")]);
+            }
+            Step::Cover { stub, target } => say(&["--ro-bind", &stub.to_string_lossy(), &format!("/{target}")]),
             Step::Zeros { source } => say(&["--ro-bind", &source.to_string_lossy(), "/dev/zero"]),
             Step::Mask { target } => match fs::symlink_metadata(Path::new("/").join(target)) {
                 Ok(found) if found.is_dir() => {
@@ -160,6 +164,7 @@ fn arguments(plan: &Plan) -> Vec<String> {
             Step::Freeze { target } if target == "dev" => say(&["--remount-ro", "/dev"]),
             // bwrap does the rest of /dev and /proc by itself; layers were refused.
             Step::Layers { .. }
+            | Step::Place { .. }
             | Step::Freeze { .. }
             | Step::Device { .. }
             | Step::Terminals

@@ -31,6 +31,8 @@ pub struct Host {
     pub tops: Vec<Top>,
     /// The folder with the made-up `/etc`.
     pub etc: PathBuf,
+    /// Whether the kernel can hold which programs are executed.
+    pub landlock: bool,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
 }
@@ -40,7 +42,9 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), tops: tops(), etc, bwrap })
+        // bwrap mounts, which nobody may who is restricted already.
+        let landlock = bwrap.is_none() && crate::landlock::holds_execution();
+        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), tops: tops(), etc, landlock, bwrap })
     }
 }
 
