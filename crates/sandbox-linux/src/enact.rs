@@ -258,8 +258,6 @@ fn mount_proc(sync: BorrowedFd<'_>) -> io::Result<()> {
 /// A stub over a program or over a link to one; see [`crate::unavailable`]. What has gone since it was looked for needs
 /// none.
 fn cover(stub: &OwnedFd, target: &str) -> io::Result<()> {
-    let set = MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    sys::set_mount_attributes(stub.as_fd(), set, None)?;
     match attach(stub, Path::new(target)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
