@@ -24,6 +24,7 @@ pub enum Control {
     /// Which programs can be executed: held only where a policy has a list, or removes denied ones.
     Commands,
     ExecutorIdentity,
+    SecurityModule,
 }
 
 impl fmt::Display for Control {
@@ -41,6 +42,7 @@ impl fmt::Display for Control {
             Self::SystemCalls => "system_calls",
             Self::Commands => "commands",
             Self::ExecutorIdentity => "executor_identity",
+            Self::SecurityModule => "security_module",
         })
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use sandbox_core::{Backend, Created, Error, Facts, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
+use sandbox_core::{Backend, Created, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -33,6 +33,7 @@ use crate::{
     prepared::Prepared,
     probe,
     sandbox::LinuxSandbox,
+    seccomp::Chosen,
     sys, wire,
 };
 
@@ -134,14 +135,16 @@ impl LinuxBackend {
 
 #[async_trait]
 impl Backend for LinuxBackend {
-    async fn probe(&self) -> Probe {
-        probe::probe(self.launcher().map(|launcher| &launcher.host))
+    async fn probe(&self, policies: &[Policy]) -> Probe {
+        probe::probe(policies, self.launcher().map(|launcher| &launcher.host))
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
+        let calls = Chosen::find(&spec.policy.privileges)?;
         let prepared = prepare(spec, &launcher.host).await?;
-        let (plan, enforcement) = plan::plan(spec, &launcher.host, &prepared, slot(&spec.id), self.inner.lease)?;
+        let slot = slot(&spec.id);
+        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();
@@ -329,6 +332,10 @@ fn keep_only_what_it_needs(command: &mut Command) {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
+    }
+    #[cfg(feature = "breakable")]
+    if let Some(names) = std::env::var_os(crate::wall::VARIABLE) {
+        command.env(crate::wall::VARIABLE, names);
     }
 }
 

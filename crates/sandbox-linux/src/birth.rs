@@ -1,7 +1,6 @@
 //! From a plan to a running first process: what the launcher does on its side of the fork.
 
 use std::{
-    collections::HashMap,
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -26,9 +25,10 @@ use crate::{
     host::Host,
     layers,
     plan::{Plan, Watch},
-    seccomp::{self, Profile},
+    seccomp::Filters,
     supervise::Supervisor,
-    sys::{self, Cloned, Instruction},
+    sys::{self, Cloned},
+    wall::{self, Wall},
     wire,
 };
 
@@ -40,7 +40,7 @@ pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
     networks: Vec<OwnedFd>,
-    filters: HashMap<Profile, Vec<Instruction>>,
+    filters: Filters,
 }
 
 /// A first process that was started.
@@ -83,12 +83,12 @@ impl Nursery {
     /// Prepares what can be prepared, for sandboxes that this program is executed in.
     pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor, null, networks: Vec::new(), filters: HashMap::new() })
+        Ok(Self { executor, null, networks: Vec::new(), filters: Filters::default() })
     }
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
     pub fn stock_network(&mut self) -> io::Result<Stocked> {
-        if self.networks.len() >= POOL {
+        if self.networks.len() >= POOL || !wall::stands(Wall::Network) {
             return Ok(Stocked::Full);
         }
         let network = new_network()?;
@@ -112,17 +112,13 @@ impl Nursery {
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
         let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
-        let profile = Profile {
-            visible_memory_only: plan.confinement.visible_memory_only,
-            fixed_processors: plan.confinement.processors.is_some(),
-        };
-        let filter = self.filters.entry(profile).or_insert_with(|| seccomp::compile(profile));
+        let filter = self.filters.instructions(&plan.confinement.system_calls);
         let mut baggage = Baggage {
             plan,
             entry: cgroup.entry(),
             sync: sync_inside.as_fd(),
             executor: self.executor.as_fd(),
-            filter,
+            filter: &filter,
             null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
             boot: None,
             listener: listener.as_ref().map(AsFd::as_fd),
@@ -135,7 +131,9 @@ impl Nursery {
                 bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
             }
             None => {
-                enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                if wall::stands(Wall::Network) {
+                    enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                }
                 let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
                 baggage.boot = Some(boot.as_fd());
                 start(&baggage, sync.as_fd())?
@@ -149,8 +147,9 @@ impl Nursery {
 
 /// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
 fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
-    let namespaces =
-        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let ipc = if wall::stands(Wall::IpcNamespace) { libc::CLONE_NEWIPC } else { 0 };
+    let uts = if wall::stands(Wall::UtsNamespace) { libc::CLONE_NEWUTS } else { 0 };
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | ipc | uts;
     let cloned = sys::clone(namespaces, baggage.entry.folder());
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
         Cloned::Child => enact::become_executor(baggage),

@@ -24,7 +24,9 @@ use crate::{
     birth::{self, Started, memory_file},
     enact::{self, Baggage},
     plan::{Access, Plan, Step},
-    sys::{self, Cloned, Instruction},
+    seccomp,
+    sys::{self, Cloned},
+    wall::{self, Wall},
     wire,
 };
 
@@ -66,14 +68,15 @@ pub fn check(spec: &SandboxSpec) -> Result<()> {
 pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Result<Started> {
     let (boot, boot_writer) = pipe()?;
     let (info, info_writer) = pipe()?;
-    let filter = memory_file("filter", &filter_bytes(baggage.filter))?;
+    let filter = memory_file("filter", &seccomp::to_bytes(baggage.filter))?;
     match sys::clone(0, baggage.entry.folder())? {
         Cloned::Child => {
             let extra = [(baggage.executor, EXECUTOR), (filter.as_fd(), FILTER), (info_writer.as_fd(), INFO)];
-            let processors = baggage.plan.confinement.processors;
+            let (processors, counts) = (baggage.plan.confinement.processors, baggage.plan.counts);
             let why = enact::enter_cgroup(baggage.entry)
                 .and_then(|()| processors.map_or(Ok(()), enact::limit_processors))
                 .and_then(|()| sys::place_descriptors(&[&baggage.placements(boot.as_fd())[..], &extra].concat()))
+                .and_then(|()| counts.limit_process())
                 .map_or_else(
                     |error| error,
                     |()| Command::new(program).args(arguments(baggage.plan)).env_clear().exec(),
@@ -91,15 +94,6 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
             }
         }
     }
-}
-
-/// The filter as bwrap reads it: the kernel's own form.
-fn filter_bytes(filter: &[Instruction]) -> Vec<u8> {
-    let bytes = |step: &Instruction| {
-        let (code, k) = (step.code.to_ne_bytes(), step.k.to_ne_bytes());
-        [code[0], code[1], step.jt, step.jf, k[0], k[1], k[2], k[3]]
-    };
-    filter.iter().flat_map(bytes).collect()
 }
 
 /// Waits until bwrap has become the executor, passes the sandbox's own `/proc` on, and lets the executor go.
@@ -134,7 +128,19 @@ fn arguments(plan: &Plan) -> Vec<String> {
     let mut say = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
     let (id, info, filter) = (plan.first_id.to_string(), INFO.to_string(), FILTER.to_string());
     say(&["--unshare-all", "--unshare-user", "--uid", &id, "--gid", &id, "--hostname", "sandbox", "--as-pid-1"]);
-    say(&["--die-with-parent", "--new-session", "--clearenv", "--info-fd", &info, "--seccomp", &filter]);
+    say(&["--die-with-parent", "--new-session", "--clearenv", "--info-fd", &info]);
+    if wall::stands(Wall::Seccomp) {
+        say(&["--seccomp", &filter]);
+    }
+    if !plan.boot.counts.is_empty() {
+        // For what the executor does first of all; then it gives it up.
+        say(&["--cap-add", "CAP_SYS_RESOURCE"]);
+    }
+    for text in wall::for_executor() {
+        let text = text.to_string_lossy();
+        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+        say(&["--setenv", name, value]);
+    }
     for step in &plan.steps {
         match step {
             Step::Tmpfs { target, .. } if target == "dev" => say(&["--dev", "/dev"]),
@@ -162,10 +168,14 @@ fn arguments(plan: &Plan) -> Vec<String> {
             },
             Step::Freeze { target } if target == "." => say(&["--remount-ro", "/"]),
             Step::Freeze { target } if target == "dev" => say(&["--remount-ro", "/dev"]),
-            // bwrap does the rest of /dev and /proc by itself; layers were refused.
+            Step::Freeze { target } => {
+                for path in settings(target) {
+                    say(&["--ro-bind", &path, &path]);
+                }
+            }
+            // bwrap does the rest of /dev by itself; layers were refused.
             Step::Layers { .. }
             | Step::Place { .. }
-            | Step::Freeze { .. }
             | Step::Device { .. }
             | Step::Terminals
             | Step::Folder { .. }
@@ -174,6 +184,19 @@ fn arguments(plan: &Plan) -> Vec<String> {
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);
     arguments
+}
+
+/// What to freeze of `/proc`: this machine's own is bound, for settings are shown to each process by its namespaces,
+/// whichever `/proc` it looks at. The executor has yet to write to `user`, where others need a capability for that.
+fn settings(target: &str) -> Vec<String> {
+    let path = Path::new("/").join(target);
+    let inner = match fs::read_dir(&path) {
+        Ok(entries) if target == "proc/sys" => entries.flatten().map(|entry| entry.path()).collect(),
+        _ if path.exists() => vec![path],
+        _ => Vec::new(),
+    };
+    let frozen = inner.into_iter().filter(|path| !path.ends_with("user"));
+    frozen.map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

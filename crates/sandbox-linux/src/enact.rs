@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    ffi::CString,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -13,18 +14,20 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags},
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, UnmountFlags},
-    process::{Resource, Rlimit, Signal},
+    process::Signal,
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
 use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD};
 
 use crate::{
     cgroup::Entry,
+    counts::{Counts, TERMINALS},
     landlock,
     layers::{self, Layers, attach, clone_tree},
     places,
     plan::{self, Confinement, Plan, RootSource, Step},
     sys::{self, Instruction},
+    wall::{self, Wall},
     wire,
 };
 
@@ -100,10 +103,14 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let mut materials = Materials { overlays, sources: open_sources(&plan.steps)? };
     become_first_user(plan)?;
-    sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
-    rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
+    if wall::stands(Wall::CgroupNamespace) {
+        sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
+    }
+    if wall::stands(Wall::UtsNamespace) {
+        rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
+    }
     build_root(plan, &mut materials, baggage.sync)?;
-    confine(&plan.confinement, baggage.filter, baggage)
+    confine(&plan.confinement, &plan.counts, baggage)
 }
 
 /// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
@@ -169,12 +176,19 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
 fn open_source(source: &Path, access: plan::Access) -> io::Result<OwnedFd> {
     let tree = clone_tree(source)?;
     let read_only = match access {
-        plan::Access::Read => MountAttrFlags::MOUNT_ATTR_RDONLY,
-        plan::Access::Write => MountAttrFlags::empty(),
+        plan::Access::Read if wall::stands(Wall::ReadOnlyRoot) => MountAttrFlags::MOUNT_ATTR_RDONLY,
+        _ => MountAttrFlags::empty(),
     };
-    let set = read_only | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    sys::set_mount_attributes(tree.as_fd(), set, None)?;
+    sys::set_mount_attributes(tree.as_fd(), read_only | harmless(), None)?;
     Ok(tree)
+}
+
+/// No program of another owner, no device.
+pub fn harmless() -> MountAttrFlags {
+    let mut flags = MountAttrFlags::empty();
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, wall::stands(Wall::NoSetuid));
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, wall::stands(Wall::NoDevices));
+    flags
 }
 
 fn build_root(plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_>) -> Result<(), Failed> {
@@ -193,7 +207,9 @@ fn build_root(plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_>) -> R
     }
     // Old and new root are stacked on one place, and the old one is taken from below; no folder for it is needed.
     rustix::process::pivot_root(".", ".").step(|| "changing the root".into())?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leaving the old root".into())?;
+    if wall::stands(Wall::OldRoot) {
+        rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leaving the old root".into())?;
+    }
     rustix::process::chdir("/").step(|| "entering the new root".into())
 }
 
@@ -223,17 +239,13 @@ fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_
             attach(&materials.source()?, Path::new("dev/zero"))
         }
         Step::Tmpfs { target, size, mode } => attach(&tmpfs(*size, *mode)?, Path::new(target)),
-        Step::Proc => mount_proc(sync),
+        Step::Proc => mount_proc(&plan.counts, sync),
         Step::Terminals => {
             rustix::fs::mkdir("dev/pts", Mode::from_raw_mode(0o755))?;
             let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-            Ok(rustix::mount::mount(
-                "devpts",
-                "dev/pts",
-                "devpts",
-                flags,
-                Some(c"newinstance,ptmxmode=0666,mode=0620"),
-            )?)
+            let most = if wall::stands(Wall::Terminals) { format!(",max={TERMINALS}") } else { String::new() };
+            let options = CString::new(format!("newinstance,ptmxmode=0666,mode=0620{most}"))?;
+            Ok(rustix::mount::mount("devpts", "dev/pts", "devpts", flags, Some(&*options))?)
         }
         Step::Place { source, target, owner } => {
             let tree = source.as_ref().map(|_| materials.source()).transpose()?;
@@ -245,12 +257,18 @@ fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_
     }
 }
 
-/// The new `/proc`. The launcher gets a descriptor for it, to see the sandbox's processes and nothing else; and no
-/// namespace of users can be made inside any more, whatever a filter might miss.
-fn mount_proc(sync: BorrowedFd<'_>) -> io::Result<()> {
+/// The new `/proc`. The launcher gets a descriptor for it, to see the sandbox's processes and nothing else. Counts are
+/// set: no namespace of users can be made inside any more, whatever a filter might miss.
+fn mount_proc(counts: &Counts, sync: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", "proc", "proc", flags, None)?;
-    fs::write("proc/sys/user/max_user_namespaces", "0")?;
+    for (name, value) in counts.of_user_namespace() {
+        match fs::write(format!("proc/sys/user/{name}"), value.to_string()) {
+            // Younger than the least kernel that we work with.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
     let proc = rustix::fs::open("proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     wire::send(sync, b"proc", &[proc.as_fd()])
 }
@@ -297,19 +315,22 @@ fn remount_flags(target: &str) -> MountFlags {
 
 fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let size = if wall::stands(Wall::TmpSize) { size } else { 0 };
     rustix::mount::fsconfig_set_string(&context, "size", size.to_string())?;
     rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
     rustix::mount::fsconfig_create(&context)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, harmless())?)
 }
 
 /// Gives up everything that is not needed, and becomes the executor.
 fn confine(
     confinement: &Confinement,
-    filter: &[Instruction],
+    counts: &Counts,
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
+    if let Some(label) = &confinement.label {
+        label.apply().step(|| label.step())?;
+    }
     if let Some(count) = confinement.processors {
         limit_processors(count).step(|| format!("using {count} processors"))?;
     }
@@ -324,20 +345,29 @@ fn confine(
     }
     keep_capabilities(confinement.capabilities).step(|| "dropping capabilities".into())?;
     // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
-    rustix::process::setsid().step(|| "leaving the session".into())?;
+    if wall::stands(Wall::Session) {
+        rustix::process::setsid().step(|| "leaving the session".into())?;
+    }
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
     sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
-    rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    if wall::stands(Wall::NoNewPrivs) {
+        rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
+    }
     landlock::restrict(confinement.writable.as_deref(), confinement.executable.as_deref(), executor.as_fd())
         .step(|| "restricting with Landlock".into())?;
     // Only when nothing is opened any more: among the launcher's many descriptors there is no room below the limit.
-    limit_descriptors().step(|| "limiting open files".into())?;
-    sys::filter_system_calls(filter).step(|| "filtering system calls".into())?;
-    Err(Failed { step: "starting the executor".into(), why: sys::execute(executor.as_fd(), c"executor") })
+    counts.limit_process().step(|| "limiting open files and signals".into())?;
+    if wall::stands(Wall::Seccomp) {
+        sys::filter_system_calls(baggage.filter).step(|| "filtering system calls".into())?;
+    }
+    // Only now is it seen whether this process may have the label.
+    let label = confinement.label.as_ref().map(|label| format!(", {}", label.step())).unwrap_or_default();
+    let why = sys::execute(executor.as_fd(), c"executor", &wall::for_executor());
+    Err(Failed { step: format!("starting the executor{label}"), why })
 }
 
 /// Root keeps them over an exec; anybody else only those that are ambient.
@@ -351,13 +381,6 @@ fn keep_capabilities(bits: u64) -> io::Result<()> {
         rustix::thread::configure_capability_in_ambient_set(capability, true)?;
     }
     Ok(())
-}
-
-/// The launcher has many open files; inside, what programs are used to is enough.
-fn limit_descriptors() -> io::Result<()> {
-    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(65_536);
-    let limit = Rlimit { current: Some(most.min(4096)), maximum: Some(most) };
-    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
 /// Some of the processors that we may use, chosen by our process number so that sandboxes spread.

@@ -8,7 +8,7 @@ use std::{
 use sandbox_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::CgroupHost, etc, ids::IdSource, stage::Stage};
+use crate::{cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, security_module::SecurityModule, stage::Stage};
 
 /// `/usr`, or what is beside it with programs in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -33,8 +33,12 @@ pub struct Host {
     pub etc: PathBuf,
     /// Whether the kernel can hold which programs are executed.
     pub landlock: bool,
+    /// How many watches of files a user of this machine has.
+    pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
+    /// A second wall, where the kernel has one.
+    pub security: SecurityModule,
 }
 
 impl Host {
@@ -42,9 +46,12 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        // bwrap mounts, which nobody may who is restricted already.
-        let landlock = bwrap.is_none() && crate::landlock::holds_execution();
-        Ok(Self { state: state.into(), ids, cgroup: CgroupHost::find(), tops: tops(), etc, landlock, bwrap })
+        // bwrap would take the label itself, and could build nothing any more; nor may it mount under Landlock.
+        let ourselves = bwrap.is_none();
+        let security = if ourselves { SecurityModule::look() } else { SecurityModule::None };
+        let landlock = ourselves && crate::landlock::holds_execution();
+        let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
+        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, security })
     }
 }
 

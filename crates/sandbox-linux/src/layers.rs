@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys;
+use crate::{enact, sys};
 
 /// What lies beneath a layer of the sandbox's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub fn assemble(folder: &Path, layers: &Layers, ids: Option<BorrowedFd<'_>>) -> 
         }
     };
     made?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let flags = enact::harmless();
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 

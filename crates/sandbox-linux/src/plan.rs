@@ -13,11 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup::CgroupLimits,
+    counts::{Counts, Memory},
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
     layers::Layers,
     prepared::Prepared,
     root,
+    seccomp::{Chosen, Filter, Narrowing},
+    security_module::Label,
+    wall::{self, Wall},
 };
 
 /// Where commands start, inside.
@@ -26,6 +30,34 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
 const HISTORY: Bytes = Bytes::mib(4);
+
+/// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
+/// without being of use to a program that runs here.
+const MASKED: [&str; 21] = [
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "consoles",
+    "diskstats",
+    "driver",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "partitions",
+    "pressure",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "tty",
+];
+/// Cannot be changed.
+const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +74,8 @@ pub struct Plan {
     pub ids: IdMap,
     /// The id that the first process takes inside.
     pub first_id: u32,
+    /// Its share of what the kernel counts for a user.
+    pub counts: Counts,
     /// Limits for its cgroup, where there is one.
     pub cgroup: CgroupLimits,
     /// The root file system.
@@ -159,10 +193,12 @@ pub struct Confinement {
     pub executable: Option<Vec<String>>,
     /// Processors that may be used, where no cgroup limits them.
     pub processors: Option<usize>,
-    /// Refuse memory that only a cgroup would count.
-    pub visible_memory_only: bool,
+    /// Which system calls may be made.
+    pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
+    /// What AppArmor or SELinux knows it as.
+    pub label: Option<Label>,
 }
 
 /// Limits that the launcher watches, because no cgroup holds them.
@@ -179,15 +215,27 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Without what is left out in tests.
+    fn standing(self) -> Self {
+        Self {
+            memory: self.memory.filter(|_| wall::stands(Wall::MemoryLimit)),
+            cpu_millis: self.cpu_millis.filter(|_| wall::stands(Wall::CpuLimit)),
+            pids: self.pids.filter(|_| wall::stands(Wall::PidLimit)),
+            disk: self.disk.filter(|_| wall::stands(Wall::DiskWatch)),
+        }
+    }
+
     /// Whether processes have to be looked at.
     pub fn processes(&self) -> bool {
         self.memory.is_some() || self.cpu_millis.is_some() || self.pids.is_some()
     }
 }
 
-/// Plans a sandbox. Fails where the policy promises what this host cannot hold.
+/// Plans a sandbox. Fails where the policy promises what this host cannot hold. `calls` is what the policy's set of
+/// system calls was found to be.
 pub fn plan(
     spec: &SandboxSpec,
+    calls: &Chosen,
     host: &Host,
     prepared: &Prepared,
     slot: u32,
@@ -201,12 +249,22 @@ pub fn plan(
     let ids = IdMap::new(host.ids, slot, user);
     let single = host.ids == IdSource::Single;
     let (mut enforcement, watch) = holdings(spec, host);
+    enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
+    let label = host.security.choose(spec, &mut enforcement);
     hold_commands(&mut enforcement, spec, host, prepared);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
     let (root, steps) = (root::source(spec, host, prepared), steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
+    let processors =
+        (!cgroup.cpu && wall::stands(Wall::CpuLimit)).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
+    let narrowing = Narrowing {
+        visible_memory_only: supervised_memory && wall::stands(Wall::VisibleMemory),
+        fixed_processors: processors.is_some(),
+    };
+    let counts =
+        Counts::new(host.inotify, policy.limits.pids, if supervised_memory { Memory::Summed } else { Memory::Counted });
     let mut plan = Plan {
         name: spec.id.to_string(),
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
@@ -214,26 +272,35 @@ pub fn plan(
         ground: prepared.ground.clone(),
         ids,
         first_id: if single { user } else { 0 },
+        counts,
         cgroup: CgroupLimits {
-            memory: policy.limits.memory.0,
-            cpu_millis: policy.limits.cpu_millis,
-            pids: policy.limits.pids,
+            memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
+            cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
+            pids: if wall::stands(Wall::PidLimit) { policy.limits.pids } else { 1 << 20 },
         },
         root,
         point: host.etc.join("root"),
         steps,
         confinement: Confinement {
-            capabilities: capabilities(policy.privileges.capabilities, single),
-            writable: (policy.filesystem.root == Root::ReadOnly)
+            capabilities: if wall::stands(Wall::Capabilities) {
+                capabilities(policy.privileges.capabilities, single)
+            } else {
+                u64::MAX
+            },
+            writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
                 .then(|| with_places(&[WORKSPACE, HOME, "/tmp", "/dev", "/proc"], prepared)),
-            executable: prepared.executable.clone().filter(|_| host.landlock),
-            processors: (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize),
-            visible_memory_only: supervised_memory,
+            executable: prepared.executable.clone().filter(|_| host.landlock && wall::stands(Wall::Landlock)),
+            processors,
+            system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
+            label,
         },
         boot: Boot {
             attachment: Attachment::Listen,
-            user: if single { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            user: match (single, wall::stands(Wall::ExecutorIdentity)) {
+                (false, true) => Identity::Drop { uid: user, gid: user },
+                _ => Identity::Same,
+            },
             capabilities: policy.privileges.capabilities.bits(),
             workspace: WORKSPACE.into(),
             places: match policy.filesystem.root {
@@ -243,14 +310,15 @@ pub fn plan(
             env: environment(spec),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: (!cgroup.pids).then_some(policy.limits.pids),
-            process_memory: supervised_memory.then_some(policy.limits.memory),
-            file_size: Some(policy.limits.disk),
+            pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
+            process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
+            file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
             supervised: true,
+            counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
         },
-        watch,
+        watch: watch.standing(),
     };
     plan.folders.extend(root::layer_folders(&plan, ids.outside(plan.first_id)));
     plan.folders.extend(root::place_folders(&plan, owner));
@@ -302,7 +370,6 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    enforcement.hold(Control::SystemCalls, Held::Kernel, "seccomp allow-list");
     let identity = match (host.ids, spec.policy.privileges.user) {
         (IdSource::Single, _) | (_, User::Root) => {
             "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
@@ -356,17 +423,19 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     };
     steps.extend(devices(limits.tmp, zeros));
     steps.push(Step::Proc);
-    let masked = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"];
-    steps.extend(masked.map(|name| Step::Mask { target: format!("proc/{name}") }));
-    let frozen = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-    steps.extend(frozen.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    if wall::stands(Wall::Masks) {
+        steps.extend(MASKED.map(|name| Step::Mask { target: format!("proc/{name}") }));
+    }
+    if wall::stands(Wall::FrozenProc) {
+        steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
     steps.extend(root::places(spec, &folder, prepared));
     steps.extend(root::covers(host, prepared));
-    if spec.policy.filesystem.root == Root::ReadOnly {
+    if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
         steps.push(Step::Freeze { target: ".".into() });
     }
     steps
@@ -405,6 +474,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
     ];
     let mut env: BTreeMap<String, String> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    if !wall::stands(Wall::Environment) {
+        env.extend(std::env::vars());
+    }
     env.extend(spec.env.clone());
     env
 }

@@ -40,6 +40,12 @@ pub fn become_for_files(uid: u32, gid: u32) -> io::Result<()> {
     if now_gid as u32 == gid && now_uid as u32 == uid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
+/// For files we are this user, from the moment on.
+pub fn use_files_as(uid: u32) {
+    // SAFETY: a plain number; the call changes the credentials of the only thread.
+    unsafe { libc::setfsuid(uid) };
+}
+
 /// Fills the buffer with bytes that cannot be guessed.
 pub fn fill_with_chance(buffer: &mut [u8]) -> io::Result<()> {
     // SAFETY: the pointer and length describe the buffer; up to 256 bytes are never given in part.

@@ -127,6 +127,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
         file_size: None,
         oom: OomCounter::None,
         supervised: false,
+        counts: Vec::new(),
         die_with_parent: false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_core::{Image, SessionId};
+use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
 use serde::{Serialize, Serializer};
 
@@ -110,6 +110,8 @@ pub struct TaskResult {
     pub duration_seconds: f64,
     /// What went wrong.
     pub error: Option<String>,
+    /// What the policy refused.
+    pub denials: Vec<Denial>,
     /// How long it was allowed to take.
     #[serde(skip)]
     pub allowed: Allowed,

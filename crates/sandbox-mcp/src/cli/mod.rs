@@ -4,9 +4,11 @@ mod args;
 mod doctor;
 mod exec;
 mod exit;
+mod fix;
 mod list;
 mod logs;
 mod out;
+mod prompt;
 mod relay;
 mod rm;
 mod run;
@@ -70,7 +72,8 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
-        Command::Doctor => doctor::doctor(settings, answer).await,
+        Command::Doctor(args) if args.fix => fix::fix(&settings, answer),
+        Command::Doctor(_) => doctor::doctor(settings, answer).await,
     }
 }
 

@@ -1,0 +1,140 @@
+//! What no profile can switch off, and what none may refuse because the executor has the same filter.
+
+use super::{
+    Narrowing, names,
+    rules::{Answer, Profile, Rule, Test},
+};
+
+/// Calls that are closed for ever, with the reason.
+pub const NEVER: &[(&[&str], &str)] = &[
+    (&["unshare", "setns"], "new namespaces bring back privileges that were dropped"),
+    (
+        &[
+            "mount",
+            "umount2",
+            "pivot_root",
+            "mount_setattr",
+            "move_mount",
+            "open_tree",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "fspick",
+        ],
+        "mounts are what keeps this machine's files out",
+    ),
+    (&["open_by_handle_at"], "opens files by number, past every mount and folder"),
+    (&["bpf", "perf_event_open"], "programs and probes in the kernel that all share"),
+    (
+        &["io_uring_setup", "io_uring_enter", "io_uring_register"],
+        "makes calls that no filter sees, in the part of the kernel with the most holes",
+    ),
+    (&["userfaultfd"], "stops the kernel in the middle of its work, which exploits need"),
+    (&["keyctl", "add_key", "request_key"], "keys are not separated by all namespaces"),
+    (&["init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load"], "changes the kernel itself"),
+    (&["reboot", "swapon", "swapoff", "acct", "syslog", "quotactl", "quotactl_fd"], "acts on the whole machine"),
+    (&["settimeofday", "clock_settime", "clock_adjtime", "adjtimex"], "there is one clock for all"),
+    (&["iopl", "ioperm"], "ports of the hardware"),
+];
+
+const NEW_NAMESPACES: i32 = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+
+/// The profile with everything taken out that no profile can give.
+pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
+    for name in NEVER.iter().flat_map(|(names, _)| *names) {
+        only(&mut profile, name, Answer::REFUSE);
+    }
+    // Its flags are in memory, where a filter cannot look; libraries fall back to clone.
+    only(&mut profile, "clone3", Answer::ABSENT);
+    refuse(&mut profile, "clone", vec![Test::any_of(0, NEW_NAMESPACES as u32)]);
+    // The executor's limits, where it has the commands' uid.
+    refuse(&mut profile, "prlimit64", vec![Test::is_not(0, 0)]);
+    // Typing into terminals that one only reads from.
+    refuse(&mut profile, "ioctl", vec![Test::is(1, libc::TIOCSTI as u32)]);
+    refuse(&mut profile, "ioctl", vec![Test::is(1, libc::TIOCLINUX as u32)]);
+    // Some families reach past the network namespace (vsock), others are seldom used parts of the kernel.
+    let [unix, inet, inet6, netlink] =
+        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(|family| family as u32);
+    refuse(&mut profile, "socket", [unix, inet, inet6, netlink].map(|family| Test::is_not(0, family)).into());
+    refuse(&mut profile, "socket", vec![Test::is(0, netlink), Test::is_not(2, libc::NETLINK_ROUTE as u32)]);
+    refuse(&mut profile, "socketpair", vec![Test::is_not(0, unix)]);
+    if narrowing.visible_memory_only {
+        for name in ["memfd_create", "memfd_secret", "shmget", "semget", "msgget"] {
+            only(&mut profile, name, Answer::REFUSE);
+        }
+        // MAP_SHARED is bit 0 also in MAP_SHARED_VALIDATE; MAP_PRIVATE is bit 1.
+        let shared_without_file = [libc::MAP_SHARED, libc::MAP_ANONYMOUS].map(|flag| Test::any_of(3, flag as u32));
+        refuse(&mut profile, "mmap", shared_without_file.into());
+    }
+    if narrowing.fixed_processors {
+        only(&mut profile, "sched_setaffinity", Answer::REFUSE);
+    }
+    profile
+}
+
+fn only(profile: &mut Profile, name: &str, answer: Answer) {
+    if let Some(number) = names::number(name) {
+        profile.calls.insert(number, vec![Rule::always(answer)]);
+    }
+}
+
+/// Ahead of what the profile itself refuses, so that the answer is the same with every profile.
+fn refuse(profile: &mut Profile, name: &str, tests: Vec<Test>) {
+    if let Some(number) = names::number(name) {
+        profile.calls.entry(number).or_default().insert(0, Rule { tests, answer: Answer::REFUSE });
+    }
+}
+
+/// Calls that the executor makes with arguments of every kind.
+#[rustfmt::skip]
+const EXECUTOR: &[&str] = &[
+    "accept4", "arch_prctl", "brk", "capset", "chdir", "clock_gettime", "close", "close_range", "dup", "dup3",
+    "epoll_create1", "epoll_ctl", "epoll_pwait", "eventfd2", "execve", "execveat", "exit", "exit_group", "fchmod",
+    "fchmodat", "fcntl", "fstat", "ftruncate", "futex", "getdents64", "geteuid", "getpid", "getrandom", "getsockopt",
+    "kill", "lseek", "madvise", "mkdirat", "mprotect", "mremap", "munmap", "newfstatat", "open", "openat", "openat2",
+    "pipe2", "poll", "ppoll", "pread64", "pwrite64", "read", "readlinkat", "recvfrom", "recvmsg", "renameat",
+    "renameat2", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "sendmsg", "sendto",
+    "set_tid_address", "setfsgid", "setfsuid", "setgroups", "setresgid", "setresuid", "setsid", "shutdown",
+    "sigaltstack", "signalfd4", "stat", "umask", "unlinkat", "wait4", "write", "writev",
+];
+
+/// Calls that it makes with these arguments only.
+const EXECUTOR_WITH: &[(&str, [u64; 6])] = &[
+    ("clone", [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
+    ("clone", [(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64, 0, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::FIONBIO, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::TIOCSCTTY, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::TIOCSWINSZ, 0, 0, 0, 0]),
+    ("mmap", [0, 4096, 3, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64, u64::MAX, 0]),
+    ("prctl", [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0, 0]),
+    ("prctl", [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0]),
+    ("prctl", [libc::PR_CAP_AMBIENT as u64, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0, 0, 0, 0]),
+    ("prlimit64", [0, libc::RLIMIT_CORE as u64, 1, 0, 0, 0]),
+];
+
+/// The calls without which the executor cannot work, as far as this profile refuses them.
+pub fn missing(profile: &Profile) -> Vec<&'static str> {
+    let always = EXECUTOR
+        .iter()
+        .copied()
+        .filter(|name| names::number(name).is_some_and(|number| !always_allowed(profile, number)));
+    let sometimes = EXECUTOR_WITH.iter().filter_map(|(name, arguments)| {
+        let number = names::number(name)?;
+        (profile.answer(number, arguments) != Answer::Allow).then_some(*name)
+    });
+    let mut missing: Vec<_> = always.chain(sometimes).collect();
+    missing.dedup();
+    missing
+}
+
+fn always_allowed(profile: &Profile, number: u32) -> bool {
+    let rules = profile.rules(number);
+    let at_last = profile.otherwise == Answer::Allow || rules.iter().any(|rule| rule.tests.is_empty());
+    at_last && rules.iter().all(|rule| rule.answer == Answer::Allow)
+}
