@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbox_core::{
     Control, Error, Image,
     exec::{Exec, Exit},
-    policy::{Capabilities, Policy, SystemCalls},
+    policy::{Capabilities, Policy, SystemCalls, User},
 };
 use sandbox_executor::client::Client;
 
@@ -127,6 +127,12 @@ pub async fn a_tracer_does_not_reach_the_executor(bench: Workbench) {
             spec.image = Image::Folder(image);
         })
         .await;
+    let mut spec = spec();
+    spec.policy.privileges.user = User::Root;
+    spec.policy.privileges.capabilities = Capabilities::from_names(["sys_ptrace"]).unwrap();
+    let refused = bench.subject.backend.create(&spec).await.map(drop);
+    let control = Control::ExecutorIdentity;
+    assert!(matches!(refused, Err(Error::Unenforceable { control: named, .. }) if named == control), "{refused:?}");
     let reached = sh(&client, REACH_BY_FILES).await.text();
     assert!(reached.len() == 1, "only one's own: {reached}");
 }

@@ -119,7 +119,7 @@ pub async fn many_empty_files_count(bench: Workbench) {
 pub async fn memory_of_a_process_that_lost_its_first_thread_is_held(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.memory = Bytes::mib(200)).await;
     // Three that are below what one process may have, and together over the limit.
-    let script = "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\ndef keep():\n x = bytearray(b'x') * (120 << 20)\n time.sleep(60)\n os._exit(0)\n\
+    let script = "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\ndef keep():\n time.sleep(0.5)\n x = bytearray(b'x') * (120 << 20)\n time.sleep(60)\n os._exit(0)\n\
         for _ in range(3):\n if os.fork() == 0:\n  threading.Thread(target=keep).start()\n  libc.syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\nif any(os.wait()[1] for _ in range(3)): os._exit(9)";
     let mut exec = Exec::argv(["python3", "-c", script]);
     exec.timeout = Some(Duration::from_secs(30));

@@ -46,10 +46,9 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
-        // bwrap would take the label itself, and could build nothing any more; nor may it mount under Landlock.
-        let ourselves = bwrap.is_none();
-        let security = if ourselves { SecurityModule::look() } else { SecurityModule::None };
-        let landlock = ourselves && crate::landlock::holds_execution();
+        let security = if bwrap.is_some() { SecurityModule::OutOfReach } else { SecurityModule::look() };
+        // bwrap mounts, which nobody may who is restricted already.
+        let landlock = bwrap.is_none() && crate::landlock::holds_execution();
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
         Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, security })
     }

@@ -370,13 +370,20 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    let identity = match (host.ids, spec.policy.privileges.user) {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
+    let (held, identity) = match (host.ids, spec.policy.privileges.user) {
+        (_, User::Root) if traces => (
+            Held::None,
+            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
+        ),
         (IdSource::Single, _) | (_, User::Root) => {
-            "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
+            let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
+            (Held::Kernel, how)
         }
-        _ => "the executor is another user than the commands",
+        _ => (Held::Kernel, "the executor is another user than the commands"),
     };
-    enforcement.hold(Control::ExecutorIdentity, Held::Kernel, identity);
+    enforcement.hold(Control::ExecutorIdentity, held, identity);
     (enforcement, watch)
 }
 

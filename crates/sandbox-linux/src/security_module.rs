@@ -17,6 +17,8 @@ pub const INSIDE: &str = "sandbox-mcp-inside";
 pub enum SecurityModule {
     /// Neither of the two, or neither is switched on.
     None,
+    /// Whatever it has, bwrap starts sandboxes here: it would take the label itself, and could build nothing any more.
+    OutOfReach,
     /// AppArmor.
     AppArmor {
         /// How one of our processes comes by a profile.
@@ -110,6 +112,10 @@ impl SecurityModule {
                 hold(Held::None, format!("SELinux is permissive, so the type {kind} would hold nothing back"));
                 None
             }
+            (SecurityProfile::Named(profile), Self::OutOfReach) => {
+                hold(Held::None, format!("bwrap starts sandboxes here, and cannot give them {profile}"));
+                None
+            }
             (SecurityProfile::Named(profile), Self::None) => {
                 hold(Held::None, format!("neither AppArmor nor SELinux is switched on, so there is no {profile}"));
                 None
@@ -120,7 +126,7 @@ impl SecurityModule {
     /// What `doctor` says about it; nothing where there is no such module.
     pub fn findings(&self) -> Vec<Finding> {
         match self {
-            Self::None => Vec::new(),
+            Self::None | Self::OutOfReach => Vec::new(),
             Self::AppArmor { inside, .. } => vec![apparmor_finding(*inside)],
             Self::SeLinux { mode, .. } => vec![selinux_finding(*mode)],
         }
@@ -313,7 +319,8 @@ mod tests {
     fn ours_is_taken_where_it_is_loaded_and_nothing_is_refused_where_not() {
         let ours = Label::AppArmor { manner: Manner::Exec, profile: INSIDE.into() };
         assert_eq!(choose(&apparmor(Loaded::Yes), SecurityProfile::Auto), (Some(ours), Some(Held::Kernel), true));
-        for module in [SecurityModule::None, apparmor(Loaded::No), selinux(Mode::Enforcing)] {
+        for module in [SecurityModule::None, SecurityModule::OutOfReach, apparmor(Loaded::No), selinux(Mode::Enforcing)]
+        {
             assert_eq!(choose(&module, SecurityProfile::Auto), (None, None, true));
         }
     }
@@ -325,7 +332,7 @@ mod tests {
             let (label, held, satisfied) = choose(&module, named());
             assert!(label.is_some() && held == Some(Held::Kernel) && satisfied);
         }
-        for module in [SecurityModule::None, selinux(Mode::Permissive)] {
+        for module in [SecurityModule::None, SecurityModule::OutOfReach, selinux(Mode::Permissive)] {
             assert_eq!(choose(&module, named()), (None, Some(Held::None), false));
         }
     }

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
+use sandbox_attacks::Group;
 use sandbox_core::{Image, SessionId};
 
 use crate::{agent::Agent, config::Flags};
@@ -99,7 +100,33 @@ States:
     #[command(visible_alias = "remove")]
     Rm(Rm),
     /// Tell what works on this machine, what does not, and how to fix it
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp doctor                                  what works here, and the fix for what does not
+  sandbox-mcp doctor --attack                         try to break out of a sandbox of every policy
+  sandbox-mcp doctor --attack --policy yolo-3 --group escape --json
+Attacks are harmless probes, and run only inside sandboxes that are made for them.")]
     Doctor(Doctor),
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Attack sandboxes of this machine, to see whether their walls hold; fails if any does not
+    #[arg(long)]
+    pub attack: bool,
+    /// Put right what can be put right (needs root; without, it shows the commands)
+    #[arg(long, conflicts_with = "attack")]
+    pub fix: bool,
+    /// Attack this policy, by name or file; may be given often [default: every one]
+    #[arg(long = "policy", value_name = "POLICY", requires = "attack")]
+    pub policies: Vec<String>,
+    /// Only attacks of this group: escape, leakage, network, disguise, files, exhaustion; may be given often
+    #[arg(long = "group", value_name = "GROUP", requires = "attack")]
+    pub groups: Vec<Group>,
+    /// Only attacks whose name holds this
+    #[arg(long, value_name = "NAME", requires = "attack")]
+    pub only: Option<String>,
 }
 
 /// `run`.
@@ -187,14 +214,6 @@ pub struct Rm {
     /// Your sandboxes that have ended
     #[arg(long)]
     pub mine_ended: bool,
-}
-
-/// `doctor`.
-#[derive(Debug, Args)]
-pub struct Doctor {
-    /// Put right what can be put right (needs root; without, it shows the commands)
-    #[arg(long)]
-    pub fix: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
