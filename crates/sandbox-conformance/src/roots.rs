@@ -1,14 +1,14 @@
-//! Roots that can be changed: this machine's own programs beneath a layer of the sandbox's own.
+//! What can be changed of a root: all of it in a layer of the sandbox's own, or named places only.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use sandbox_core::{
-    Bytes, Control, Policy, SandboxSpec,
+    Bytes, Control, Image, Policy, SandboxSpec,
     exec::{Exec, Exit},
 };
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, put, run, sh, spec};
+use crate::workbench::{Workbench, get, put, run, sh, spec};
 
 fn preset(name: &str) -> impl FnOnce(&mut SandboxSpec) {
     let policy = Policy::preset(name).unwrap();
@@ -147,4 +147,71 @@ pub async fn a_layer_is_never_used_again(bench: Workbench) {
         let found = sh(&client, "ls -d /*/secret 2>/dev/null; ls -d /usr/share/man").await.text();
         assert_eq!(found, "/usr/share/man");
     }
+}
+
+fn places<const N: usize>(names: [&str; N]) -> impl Fn(&mut SandboxSpec) {
+    let writable = names.map(String::from).into();
+    move |spec| spec.policy.filesystem.writable = Clone::clone(&writable)
+}
+
+pub async fn named_places_can_be_written(bench: Workbench) {
+    let names =
+        ["/data/deep", "/var/lib/mine", "/usr/local/share", "/etc/ssl", "/usr/local/share/inner", "/workspace/x"];
+    let (_sandbox, client) = bench.sandbox_with(places(names)).await;
+    let script = r#"set -e
+        for place in /data/deep /var/lib/mine /usr/local/share /etc/ssl; do
+            test -z "$(ls -A $place)"; mkdir $place/a; echo kept > $place/a/b; mv $place/a/b $place/c; cat $place/c
+        done
+        for other in /data/x /var/lib/x /usr/local/x /etc/x /x; do ! touch $other 2>/dev/null; done"#;
+    let outcome = sh(&client, script).await;
+    assert_eq!(outcome.text(), "kept\nkept\nkept\nkept", "{outcome:?}");
+    assert_eq!(outcome.exit, Exit::Code(0), "{outcome:?}");
+    put(&client, "/data/deep/file", b"through the tools", 0o644).await;
+    assert_eq!(get(&client, "/data/deep/file").await, b"through the tools");
+    assert!(!Path::new("/usr/local/share/c").exists(), "this machine's own folder was written to");
+    // Nothing of it is there in the next one.
+    let (_next, client) = bench.sandbox_with(places(names)).await;
+    assert_eq!(sh(&client, "ls -A /data/deep /etc/ssl | grep -v :").await.text(), "");
+}
+
+pub async fn places_of_an_image_can_be_written(bench: Workbench) {
+    let Some(image) = bench.subject.image.clone() else { return };
+    let (_sandbox, client) = bench
+        .sandbox_with(|spec| {
+            spec.image = Image::Folder(image.clone());
+            places(["/etc", "/new/place", "/out/inner"])(spec);
+        })
+        .await;
+    let script = "echo kept > /etc/kept && cat /etc/kept; echo kept > /new/place/kept && cat /new/place/kept; \
+        echo x > /new/x || echo refused; echo x > /bin/x || echo refused; ls /etc";
+    let outcome = sh(&client, script).await;
+    assert_eq!(outcome.text(), "kept\nkept\nrefused\nrefused\nkept", "{outcome:?}");
+    assert!(!image.join("etc/kept").exists() && !image.join("new").exists(), "the image itself was changed");
+    // A link of the image (`/out` to `/opt/outside`) leads to where it would from inside, and never out.
+    assert!(!Path::new("/opt/outside").exists(), "a folder was made outside");
+    assert_eq!(sh(&client, "echo kept > /out/inner/kept; cat /opt/outside/inner/kept").await.text(), "kept");
+}
+
+pub async fn places_that_cannot_be_are_refused(bench: Workbench) {
+    for (place, says) in
+        [("/usr/local/not-there", "not there"), ("/etc/not/there", "not there"), ("/home", "/home/sandbox")]
+    {
+        let mut spec = spec();
+        places([place])(&mut spec);
+        let refused = bench.subject.backend.create(&spec).await.err().expect("refused").to_string();
+        assert!(refused.contains(place) && refused.contains(says), "{refused}");
+    }
+}
+
+pub async fn places_count_as_disk(bench: Workbench) {
+    let (_sandbox, client) = bench
+        .sandbox_with(|spec| {
+            places(["/data"])(spec);
+            spec.policy.limits.disk = Bytes::mib(64);
+        })
+        .await;
+    let mut exec =
+        Exec::shell("for n in $(seq 1000); do head -c 8M /dev/urandom > /data/$n || exit 3; sleep 0.05; done");
+    exec.timeout = Some(Duration::from_secs(60));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
 }

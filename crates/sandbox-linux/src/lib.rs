@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod accounts;
+mod allowed;
 mod backend;
 mod birth;
 mod bwrap;
@@ -20,12 +21,16 @@ mod folder;
 mod ground;
 mod host;
 mod ids;
+mod landlock;
 mod launcher;
 mod layers;
+mod places;
 mod plan;
 mod prepared;
 mod probe;
+mod programs;
 mod repair;
+mod root;
 mod sandbox;
 mod seccomp;
 mod security_module;
