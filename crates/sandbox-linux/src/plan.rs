@@ -314,6 +314,7 @@ pub fn plan(
             process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
             file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
+            refused_processes: cgroup.pids,
             supervised: true,
             counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
@@ -435,6 +436,10 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     }
     if wall::stands(Wall::FrozenProc) {
         steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    }
+    if spec.policy.privileges.user == User::Root && wall::stands(Wall::Masks) {
+        // Who is root inside could change there how soon the executor is killed for memory.
+        steps.push(Step::Mask { target: "proc/1".into() });
     }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
