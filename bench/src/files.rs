@@ -4,11 +4,12 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
-use sandbox_executor::{client::Client, protocol::NewFile, transfer::Piece};
+use sandbox_executor::{client::Client, protocol::NewFile};
 
 use crate::{
     clock::{Row, Stopwatch, Timing, Variant, interleave},
@@ -124,14 +125,10 @@ async fn forget(client: Client) -> Result<()> {
 
 async fn fetch(client: Client, copy: PathBuf) -> Result<Duration> {
     let start = Instant::now();
-    let mut copy = File::create(copy)?;
+    let copy = Arc::new(File::create(copy)?);
     let mut reader = client.read(&INSIDE.into(), 0, None).await?;
-    while let Some(piece) = reader.next().await? {
-        match &piece {
-            Piece::Data(data) => copy.write_all(data)?,
-            Piece::Hole(length) => anyhow::bail!("a hole of {length} bytes in a file without one"),
-        }
-        reader.recycle(piece);
+    while let Some(load) = reader.next_load().await? {
+        reader.reuse(load.write_to(&copy).await?);
     }
     Ok(start.elapsed())
 }

@@ -17,10 +17,14 @@ fn main() {
     }
     let out: PathBuf = variable("OUT_DIR").into();
     let target = target();
-    let folder = shared_target_folder(&out);
+    let breakable = env::var_os("CARGO_FEATURE_BREAKABLE").is_some();
+    let folder = shared_target_folder(&out, if breakable { "executor-breakable" } else { "executor" });
     let mut cargo = Command::new(variable("CARGO"));
     cargo.args(["build", "--bin", "sandbox-executor", "--profile", "executor", "--target", &target, "--target-dir"]);
     cargo.arg(&folder).current_dir(executor);
+    if breakable {
+        cargo.args(["--features", "breakable"]);
+    }
     // These describe the build that we are part of, not the one that we start.
     for name in ["CARGO_ENCODED_RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET", "RUSTFLAGS"] {
         cargo.env_remove(name);
@@ -47,9 +51,9 @@ fn target() -> String {
 }
 
 /// `target/…/build/NAME/out` → `target/executor`.
-fn shared_target_folder(out: &Path) -> PathBuf {
+fn shared_target_folder(out: &Path, name: &str) -> PathBuf {
     let build = out.ancestors().find(|path| path.file_name().is_some_and(|name| name == "build")).unwrap_or(out);
-    build.ancestors().nth(3).unwrap_or(out).join("executor")
+    build.ancestors().nth(3).unwrap_or(out).join(name)
 }
 
 fn variable(name: &str) -> String {

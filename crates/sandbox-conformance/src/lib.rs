@@ -8,9 +8,12 @@
 
 mod calls;
 mod commands;
+mod counts;
 mod files;
 mod limits;
 mod lives;
+mod presets;
+mod roots;
 mod walls;
 mod workbench;
 
@@ -36,6 +39,8 @@ pub struct Subject {
     pub backend: Arc<dyn Backend>,
     /// A folder with a root file system that has a shell, for cases that want an image of their own.
     pub image: Option<PathBuf>,
+    /// Terminals that one sandbox has at most.
+    pub terminals: u64,
 }
 
 type Case = (&'static str, fn(Workbench) -> Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -58,15 +63,23 @@ fn cases() -> Vec<Case> {
             pip_and_npm_install_as_typed;
         walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
-            an_image_folder_can_be_changed_where_the_policy_says;
+            an_image_folder_can_be_changed_where_the_policy_says, output_can_be_written_but_not_taken_back,
+            user_namespaces_and_settings_of_the_kernel_are_out_of_reach, what_tells_machines_apart_is_covered;
         calls: each_profile_refuses_what_it_says, everyday_programs_run_with_every_profile,
             a_process_can_be_traced_only_where_the_policy_says, a_tracer_does_not_reach_the_executor,
             commands_on_their_way_are_not_the_executor_for_a_tracer, who_makes_the_executor_its_tracer_gains_nothing,
             a_profile_of_ones_own_is_held_with_the_floor_beneath;
-        limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
+        roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
+            layers_count_as_disk, a_layer_is_never_used_again;
+        limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count,
+            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count, many_empty_files_count,
+            memory_of_a_process_that_lost_its_first_thread_is_held, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
+        counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,
+            message_queues_are_not_used_up;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
+        presets: full_isolation, development, build, production, yolo_1, yolo_2, yolo_3, yolo_4, user_added, verified;
     }
 }
 

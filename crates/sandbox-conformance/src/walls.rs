@@ -1,7 +1,7 @@
 //! Walls: what is outside cannot be seen, reached or harmed from inside.
 
 use sandbox_core::{
-    Image,
+    Control, Image,
     exec::Exit,
     policy::{Policy, Root},
 };
@@ -172,6 +172,59 @@ pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workben
     let outcome =
         sh(&client, "id -u; echo new > /etc/new || echo refused; echo kept > /workspace/x && cat /workspace/x").await;
     assert_eq!(outcome.text(), "1000\nrefused\nkept", "{outcome:?}");
+}
+
+pub async fn output_can_be_written_but_not_taken_back(bench: Workbench) {
+    let (sandbox, client) = bench.sandbox().await;
+    let outcome = sh(&client, "echo plain; echo again > /dev/stdout; echo error > /dev/stderr").await;
+    assert_eq!((outcome.text().as_str(), &*outcome.stderr), ("plain\nagain", &b"error\n"[..]));
+    let script = r#"
+import os
+for number in (1, 2):
+    os.system('exec >/proc/self/fd/%d' % number)
+    for how in (os.O_RDONLY, os.O_RDWR):
+        try: os.open('/proc/self/fd/%d' % number, how | os.O_NONBLOCK); print('opened')
+        except OSError: pass
+    try: os.fchmod(number, 0o666); print('changed')
+    except OSError: pass
+"#;
+    // With one id for all, whoever writes could read as well.
+    if sandbox.facts().enforcement.0[&Control::ExecutorIdentity].by.contains("another user") {
+        assert_eq!(python(&client, script).await, "");
+    }
+}
+
+pub async fn user_namespaces_and_settings_of_the_kernel_are_out_of_reach(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let script = r#"
+import glob, os
+print(open('/proc/sys/user/max_user_namespaces').read().strip())
+for path in glob.glob('/proc/sys/**', recursive=True) + ['/proc/sysrq-trigger'] + glob.glob('/proc/irq/**', recursive=True):
+    if os.path.isfile(path):
+        try: open(path, 'w').close(); print('open for writing:', path)
+        except OSError: pass
+for line in open('/proc/1/status'):
+    if line.startswith('CapEff') and int(line.split()[1], 16) & (1 << 24 | 1 << 21): print('the executor kept', line)
+"#;
+    assert_eq!(python(&client, script).await, "0");
+}
+
+pub async fn what_tells_machines_apart_is_covered(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox().await;
+    let script = r#"
+import os
+for name in ['acpi', 'bus', 'cmdline', 'config.gz', 'consoles', 'diskstats', 'driver', 'interrupts', 'iomem', 'ioports',
+             'kallsyms', 'kcore', 'keys', 'partitions', 'pressure', 'scsi', 'timer_list', 'tty']:
+    path = '/proc/' + name
+    if os.path.isdir(path) and os.listdir(path): print(name, os.listdir(path))
+    if os.path.isfile(path):
+        try:
+            if open(path, 'rb').read(1): print(name)
+        except OSError: pass
+for name in ['cpuinfo', 'meminfo', 'loadavg', 'stat', 'uptime', 'version', 'filesystems', 'self/mountinfo']:
+    open('/proc/' + name).read(1)
+"#;
+    assert_eq!(python(&client, script).await, "");
 }
 
 /// Runs a Python script; every image that is tried has a Python.

@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{Bytes, Enforcement, Result, SandboxSpec, SessionId};
+use crate::{Bytes, Enforcement, Policy, Result, SandboxSpec, SessionId};
 
 /// A place where sandboxes run.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// What this host lets us do, in words.
-    async fn probe(&self) -> Probe;
+    /// What this host lets us do, in words, and how each of these policies would be held.
+    async fn probe(&self, policies: &[Policy]) -> Probe;
 
     /// Makes a sandbox and waits until its executor answers.
     async fn create(&self, spec: &SandboxSpec) -> Result<Created>;
@@ -88,8 +88,19 @@ pub struct Probe {
     pub usable: bool,
     /// Each thing looked at.
     pub findings: Vec<Finding>,
-    /// How the default policy would be held.
+    /// What would become of each policy that was asked about.
+    pub outlooks: Vec<Outlook>,
+}
+
+/// What would become of a sandbox with this policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outlook {
+    /// The policy's name.
+    pub policy: String,
+    /// How its limits and walls would be held; empty where there would be no sandbox.
     pub enforcement: Enforcement,
+    /// Why there would be none.
+    pub refused: Option<String>,
 }
 
 /// One thing that was looked at, and what follows.

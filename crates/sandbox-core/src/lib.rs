@@ -14,7 +14,9 @@ mod id;
 pub mod policy;
 mod spec;
 
-pub use backend::{Backend, Channel, Created, Duplex, Facts, Finding, Grade, Probe, Recovered, Sandbox, Usage};
+pub use backend::{
+    Backend, Channel, Created, Duplex, Facts, Finding, Grade, Outlook, Probe, Recovered, Sandbox, Usage,
+};
 pub use bytes::Bytes;
 pub use denial::{Denial, Kind, Reason};
 pub use enforcement::{Control, Enforcement, Held, Holding};

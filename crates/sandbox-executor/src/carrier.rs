@@ -14,7 +14,7 @@ use std::{
 use sandbox_core::Channel;
 use serde::Serialize;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, ReadHalf, WriteHalf},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -25,6 +25,7 @@ use tokio::{
 use crate::{
     frame::{self, FrameError, FrameReader},
     multiplexed::{Multiplexed, MultiplexedFlow},
+    passage::Passage,
     protocol::{FRAME_HEADER, FrameKind, Hello},
     socket::Socket,
 };
@@ -219,6 +220,25 @@ impl FlowWriter {
         Ok(self.write_all(buffer).await?)
     }
 
+    /// Whether [`Self::passed`] works.
+    pub fn takes_pages(&self) -> bool {
+        matches!(self.sink, FlowSink::Local(_))
+    }
+
+    /// Sends everything in a passage as one frame. Only on a local socket.
+    pub async fn passed(&mut self, kind: FrameKind, passage: &mut Passage) -> Result<(), FrameError> {
+        let header = frame::header(kind, passage.holds())?;
+        self.write_all(&header).await?;
+        self.begin()?;
+        let FlowSink::Local(half) = &self.sink else { return Err(io::Error::from(io::ErrorKind::Unsupported).into()) };
+        let socket: &UnixStream = half.as_ref();
+        while passage.holds() > 0 {
+            at_least_one(socket.async_io(Interest::WRITABLE, || passage.empty_into_socket(socket)).await?)?;
+        }
+        self.unfinished = false;
+        Ok(())
+    }
+
     /// Says that nothing more comes. The other direction stays open.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.sink.shutdown().await
@@ -250,6 +270,16 @@ pub enum FlowSource {
     Local(OwnedReadHalf),
     /// A stream of the multiplexer.
     Multiplexed(ReadHalf<MultiplexedFlow>),
+}
+
+impl FlowSource {
+    /// The socket, if it has one of its own.
+    pub(crate) fn socket(&self) -> Option<&UnixStream> {
+        match self {
+            Self::Local(half) => Some(half.as_ref()),
+            Self::Multiplexed(_) => None,
+        }
+    }
 }
 
 impl AsyncRead for FlowSource {

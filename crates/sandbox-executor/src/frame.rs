@@ -87,6 +87,7 @@ pub struct FrameReader<R> {
     open: Option<(FrameKind, usize)>,
     body: Vec<u8>,
     longest: usize,
+    most_ahead: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
@@ -97,18 +98,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Frames of this source, none longer than `longest`.
     pub fn with_longest(source: R, longest: usize) -> Self {
-        Self { source, ahead: Vec::new(), used: 0, open: None, body: Vec::new(), longest: longest.min(MAX_FRAME) }
+        // A reader of one short message must leave what follows it to others.
+        let most_ahead = if longest < READ_AHEAD { FRAME_HEADER } else { READ_AHEAD };
+        let longest = longest.min(MAX_FRAME);
+        Self { source, ahead: Vec::new(), used: 0, open: None, body: Vec::new(), longest, most_ahead }
     }
 
     /// The next frame, or nothing where the flow ends. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Frame>, FrameError> {
-        let (kind, length) = match self.open {
-            Some(open) => open,
-            None => match self.read_header().await? {
-                Some(open) => open,
-                None => return Ok(None),
-            },
-        };
+        let Some((kind, length)) = self.open().await? else { return Ok(None) };
+        self.body.reserve_exact(length - self.body.len());
         while self.body.len() < length {
             let missing = (length - self.body.len()) as u64;
             if (&mut self.source).take(missing).read_buf(&mut self.body).await? == 0 {
@@ -117,6 +116,31 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
         self.open = None;
         Ok(Some(Frame { kind, body: std::mem::take(&mut self.body) }))
+    }
+
+    /// What the next frame is, and how much of it is still to be taken. Cancel-safe.
+    pub(crate) async fn open(&mut self) -> Result<Option<(FrameKind, usize)>, FrameError> {
+        if self.open.is_some() { Ok(self.open) } else { self.read_header().await }
+    }
+
+    /// From now on reads no more than headers, so that bodies can be taken from the source in other ways.
+    pub(crate) fn read_no_bodies_ahead(&mut self) {
+        self.most_ahead = FRAME_HEADER;
+    }
+
+    /// Whether some of the open frame's body was read already.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.body.is_empty()
+    }
+
+    /// So much of the open frame was taken from the source.
+    pub(crate) fn taken(&mut self, count: usize) {
+        self.open = self.open.map(|(kind, length)| (kind, length.saturating_sub(count))).filter(|open| open.1 > 0);
+    }
+
+    /// Where the frames come from.
+    pub(crate) fn source(&self) -> &R {
+        &self.source
     }
 
     /// Gives a body's memory back for a later frame.
@@ -136,7 +160,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         while self.ahead.len() - self.used < FRAME_HEADER {
             self.ahead.drain(..self.used);
             self.used = 0;
-            let room = self.room_ahead();
+            let room = self.most_ahead - self.ahead.len();
             self.ahead.reserve(room);
             if (&mut self.source).take(room as u64).read_buf(&mut self.ahead).await? == 0 {
                 return if self.ahead.is_empty() { Ok(None) } else { Err(FrameError::CutOff) };
@@ -150,16 +174,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
         let there = length.min(ready.len() - FRAME_HEADER);
         self.body.clear();
-        self.body.reserve_exact(length);
         self.body.extend_from_slice(&ready[FRAME_HEADER..FRAME_HEADER + there]);
         self.used += FRAME_HEADER + there;
         self.open = Some((kind, length));
         Ok(self.open)
-    }
-
-    /// A reader of one short message must leave what follows it to others.
-    fn room_ahead(&self) -> usize {
-        if self.longest < READ_AHEAD { FRAME_HEADER - self.ahead.len() } else { READ_AHEAD - self.ahead.len() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Our small program inside every sandbox, and how a server talks with it.
 //!
 //! [`protocol`] and [`boot`] are read by both sides. [`client`] is the server's side. [`carrier`] brings the flows,
-//! [`frame`] cuts them into frames. The program itself is the binary of this crate.
+//! [`frame`] cuts them into frames, [`passage`] moves file content past them. The program itself is the binary of this crate.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod carrier;
 pub mod client;
 pub mod frame;
 mod multiplexed;
+pub mod passage;
 pub mod protocol;
 mod socket;
 pub mod transfer;

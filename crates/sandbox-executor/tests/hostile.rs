@@ -2,15 +2,27 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::time::Duration;
+use std::{
+    io::{IoSliceMut, Write},
+    mem::MaybeUninit,
+    os::unix::{
+        fs::FileExt,
+        net::{UnixDatagram, UnixStream},
+    },
+    sync::Arc,
+    time::Duration,
+};
 
 use proptest::{prelude::*, test_runner::TestRunner};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
 use sandbox_core::{Channel, JobId, exec::Exec};
 use sandbox_executor::{
     carrier::{Connection, Side},
     client::{Client, ClientError, Until},
-    protocol::{FileInfo, FileKind, FrameKind, Path, Reply},
+    frame,
+    protocol::{FileInfo, FileKind, FrameKind, Hello, Path, Reply},
 };
 
 /// What the fake executor sends on every flow.
@@ -79,6 +91,124 @@ async fn nonsense_is_told_as_such() {
     }
 }
 
+/// Copies a file out of an executor that gives these answers; what came, and how it ended.
+async fn copied(answers: Vec<Answer>) -> (u64, Result<(), ClientError>) {
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    let mut reader = client(answers).await.read(&Path::from(b"x"), 0, None).await.unwrap();
+    let ended = loop {
+        match reader.next_load().await {
+            Ok(Some(load)) => reader.reuse(load.write_to(&file).await.unwrap()),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    (file.metadata().unwrap().len(), ended)
+}
+
+#[tokio::test]
+async fn a_copy_is_never_larger_than_announced() {
+    use Answer::{Frame, Message};
+    const SIZE: usize = 3 << 20;
+    let announced = || Message(Reply::File(file(1, SIZE as u64)));
+    let data = |length| Frame(FrameKind::Data, vec![1; length]);
+    let lies = [
+        vec![data(1 << 20), data(1 << 20), data(1 << 20), data(1)],
+        vec![data((1 << 20) - 1), data(1 << 20), data(1 << 20), data(2)],
+        vec![data(1 << 20), Frame(FrameKind::Hole, (2u64 << 20).to_be_bytes().to_vec()), data(1)],
+        vec![data(1 << 20), Frame(FrameKind::Hole, u64::MAX.to_be_bytes().to_vec())],
+        vec![data(1 << 20), Frame(FrameKind::Hole, 0u64.to_be_bytes().to_vec())],
+        vec![data(1 << 20), Frame(FrameKind::Hole, vec![1])],
+        vec![data(1 << 20), data(0)],
+        vec![data(1 << 20), Frame(FrameKind::Stdout, vec![1; 100])],
+        vec![data(1 << 20), Message(Reply::Done)],
+    ];
+    for lie in lies {
+        let (written, ended) = copied([vec![announced()], lie.clone()].concat()).await;
+        assert!(is_protocol(ended) && written <= SIZE as u64, "{written} bytes after {:?}", lie.last());
+    }
+    let (written, ended) = copied(vec![announced(), data(1 << 20), data(1)]).await;
+    assert!(matches!(ended, Err(ClientError::Closed)), "{ended:?}");
+    assert_eq!(written, (1 << 20) + 1, "an end without its frame is no end");
+}
+
+/// A client of an executor that does this with the socket of the first request.
+async fn client_of_bare(act: impl FnOnce(UnixStream) + Send + 'static) -> Client {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    std::thread::spawn(move || {
+        let theirs = UnixDatagram::from(theirs);
+        theirs.recv(&mut [0; 256]).unwrap();
+        theirs.send(&frame::encode(&Hello::OURS).unwrap()).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        recvmsg(&theirs, &mut [IoSliceMut::new(&mut [0; 16])], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let passed = control.drain().find_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut passed) => passed.next(),
+            _ => None,
+        });
+        let flow = UnixStream::from(passed.unwrap());
+        flow.set_nonblocking(false).unwrap();
+        act(flow);
+    });
+    Client::connect(Channel::Local(ours)).await.unwrap()
+}
+
+#[tokio::test]
+async fn bytes_that_come_one_by_one_do_not_stop_a_copy() {
+    const SIZE: usize = 70_000;
+    let client = client_of_bare(|mut flow| {
+        flow.write_all(&frame::encode(&Reply::File(file(1, SIZE as u64))).unwrap()).unwrap();
+        flow.write_all(&frame::header(FrameKind::Data, SIZE).unwrap()).unwrap();
+        // Each takes a place in the pipe that the content goes through.
+        (0..SIZE).for_each(|number| flow.write_all(&[number as u8]).unwrap());
+        flow.write_all(&frame::header(FrameKind::End, 0).unwrap()).unwrap();
+    })
+    .await;
+    let copy = async {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let mut reader = client.read(&Path::from(b"x"), 0, None).await.unwrap();
+        while let Some(load) = reader.next_load().await.unwrap() {
+            reader.reuse(load.write_to(&file).await.unwrap());
+        }
+        file
+    };
+    let file = tokio::time::timeout(Duration::from_secs(30), copy).await.expect("the copy hangs");
+    let mut content = vec![0; SIZE];
+    file.read_exact_at(&mut content, 0).unwrap();
+    assert!(content.iter().enumerate().all(|(number, &byte)| byte == number as u8));
+    assert_eq!(file.metadata().unwrap().len(), SIZE as u64);
+}
+
+#[tokio::test]
+async fn whoever_stops_waiting_for_a_silent_executor_loses_nothing() {
+    const HALF: usize = 100_000;
+    let (go_on, told) = std::sync::mpsc::channel();
+    let client = client_of_bare(move |mut flow| {
+        flow.write_all(&frame::encode(&Reply::File(file(1, 2 * HALF as u64))).unwrap()).unwrap();
+        flow.write_all(&frame::header(FrameKind::Data, 2 * HALF).unwrap()).unwrap();
+        flow.write_all(&[1; HALF]).unwrap();
+        told.recv().unwrap();
+        flow.write_all(&[2; HALF]).unwrap();
+        flow.write_all(&frame::header(FrameKind::End, 0).unwrap()).unwrap();
+    })
+    .await;
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    let mut reader = client.read(&Path::from(b"x"), 0, None).await.unwrap();
+    let mut silent = 0;
+    loop {
+        match tokio::time::timeout(Duration::from_millis(100), reader.next_load()).await {
+            Ok(Ok(Some(load))) => reader.reuse(load.write_to(&file).await.unwrap()),
+            Ok(ended) => break assert!(ended.unwrap().is_none()),
+            Err(_) if silent == 3 => go_on.send(()).unwrap(),
+            Err(_) => {}
+        }
+        silent += 1;
+        assert!(silent < 100, "no end");
+    }
+    let mut content = vec![0; 2 * HALF];
+    file.read_exact_at(&mut content, 0).unwrap();
+    assert!(content[..HALF].iter().all(|&byte| byte == 1) && content[HALF..].iter().all(|&byte| byte == 2));
+}
+
 #[test]
 fn no_garbage_makes_a_client_panic_or_hang() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -96,6 +226,9 @@ fn no_garbage_makes_a_client_panic_or_hang() {
                 let _ = client.list(&here, 1, 10).await;
                 if let Ok(mut reader) = client.read(&here, 0, None).await {
                     while let Ok(Some(_)) = reader.next().await {}
+                }
+                if let Ok(mut reader) = client.read(&here, 0, None).await {
+                    while let Ok(Some(_)) = reader.next_load().await {}
                 }
                 if let Ok(mut follow) = client.attach(JobId(1), 0, Until::Exit).await {
                     while follow.next().await.is_ok() {}

@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use sandbox_core::{Backend, Created, Error, Facts, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
+use sandbox_core::{Backend, Created, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -29,7 +29,9 @@ use crate::{
     host::Host,
     ids::SLOTS,
     launcher::{Order, Report},
-    plan, probe,
+    plan,
+    prepared::Prepared,
+    probe,
     sandbox::LinuxSandbox,
     seccomp::Chosen,
     sys, wire,
@@ -133,14 +135,16 @@ impl LinuxBackend {
 
 #[async_trait]
 impl Backend for LinuxBackend {
-    async fn probe(&self) -> Probe {
-        probe::probe(self.launcher().map(|launcher| &launcher.host))
+    async fn probe(&self, policies: &[Policy]) -> Probe {
+        probe::probe(policies, self.launcher().map(|launcher| &launcher.host))
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
         let calls = Chosen::find(&spec.policy.privileges)?;
-        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, slot(&spec.id), self.inner.lease)?;
+        let prepared = prepare(spec, &launcher.host).await?;
+        let slot = slot(&spec.id);
+        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();
@@ -292,6 +296,27 @@ fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) 
     }
 }
 
+/// What takes long is done aside, and goes on if nobody waits for it any longer.
+async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
+    if Prepared::is_trivial(spec) {
+        return Prepared::for_spec(spec, host);
+    }
+    let (owned, host) = (spec.clone(), host.clone());
+    let work = tokio::task::spawn_blocking(move || Prepared::for_spec(&owned, &host));
+    let step = || format!("preparing the policy `{}`", spec.policy.name);
+    match tokio::time::timeout(spec.policy.limits.start, work).await {
+        Ok(Ok(prepared)) => prepared,
+        Ok(Err(error)) => Err(Error::Step { step: step(), why: error.to_string() }),
+        Err(_) => {
+            let why = format!(
+                "not ready after {:?}; it goes on in the background and is done once, so try again in a while",
+                spec.policy.limits.start
+            );
+            Err(Error::Step { step: step(), why })
+        }
+    }
+}
+
 fn launcher_gone() -> Error {
     Error::Unavailable {
         what: "this server can make no more sandboxes".into(),
@@ -307,6 +332,10 @@ fn keep_only_what_it_needs(command: &mut Command) {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
+    }
+    #[cfg(feature = "breakable")]
+    if let Some(names) = std::env::var_os(crate::wall::VARIABLE) {
+        command.env(crate::wall::VARIABLE, names);
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, chown},
+        unix::fs::{DirBuilderExt, chown, symlink},
     },
     path::Path,
     rc::Rc,
@@ -20,12 +20,15 @@ use sandbox_executor::boot::{Attachment, Verdicts};
 use crate::{
     bwrap,
     cgroup::Cgroup,
-    enact::{self, Baggage, Owner},
+    enact::{self, Baggage},
+    ground,
     host::Host,
-    plan::{Plan, RootSource, Watch},
+    layers,
+    plan::{Plan, Watch},
     seccomp::Filters,
     supervise::Supervisor,
     sys::{self, Cloned},
+    wall::{self, Wall},
     wire,
 };
 
@@ -85,7 +88,7 @@ impl Nursery {
 
     /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
     pub fn stock_network(&mut self) -> io::Result<Stocked> {
-        if self.networks.len() >= POOL {
+        if self.networks.len() >= POOL || !wall::stands(Wall::Network) {
             return Ok(Stocked::Full);
         }
         let network = new_network()?;
@@ -128,7 +131,9 @@ impl Nursery {
                 bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
             }
             None => {
-                enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                if wall::stands(Wall::Network) {
+                    enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                }
                 let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
                 baggage.boot = Some(boot.as_fd());
                 start(&baggage, sync.as_fd())?
@@ -142,8 +147,9 @@ impl Nursery {
 
 /// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
 fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
-    let namespaces =
-        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let ipc = if wall::stands(Wall::IpcNamespace) { libc::CLONE_NEWIPC } else { 0 };
+    let uts = if wall::stands(Wall::UtsNamespace) { libc::CLONE_NEWUTS } else { 0 };
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | ipc | uts;
     let cloned = sys::clone(namespaces, baggage.entry.folder());
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
         Cloned::Child => enact::become_executor(baggage),
@@ -204,17 +210,17 @@ impl BirthError {
 
 /// Makes the folders that the sandbox will reach, for their owners.
 pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
-    plan.folders
-        .iter()
-        .try_for_each(|(name, owner)| {
-            let path = plan.folder.join(name);
-            match fs::DirBuilder::new().mode(0o755).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            if *owner != 0 { chown(&path, Some(*owner), Some(*owner)) } else { Ok(()) }
-        })
+    let link = plan.ground.as_deref().map_or(Ok(()), |ground| symlink(ground, plan.folder.join(ground::LINK)));
+    link.and_then(|()| plan.folders.iter().try_for_each(|(name, owner)| make_folder(&plan.folder.join(name), *owner)))
         .map_err(BirthError::at("making folders"))
+}
+
+fn make_folder(path: &Path, owner: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if owner != 0 { chown(path, Some(owner), Some(owner)) } else { Ok(()) }
 }
 
 /// A name in a folder can be longer than a socket's address may be, so it goes through the folder's descriptor.
@@ -264,13 +270,21 @@ fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
     }
     fs::write(own.join("uid_map"), plan.ids.lines())?;
     fs::write(own.join("gid_map"), plan.ids.lines())?;
-    let overlay = match &plan.root {
-        RootSource::Overlay { lower, map_ids: true, volatile } => {
-            let ids = rustix::fs::open(own.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            Some(enact::overlay_of(&plan.folder, lower, Some(ids.as_fd()), *volatile, Owner::Root)?)
-        }
-        _ => None,
-    };
-    let overlay: Vec<BorrowedFd<'_>> = overlay.as_ref().map(AsFd::as_fd).into_iter().collect();
-    wire::send(sync, b"go", &overlay)
+    let made = make_overlays(plan, &own)?;
+    wire::send(sync, b"go", &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+}
+
+/// Those that only we can make; an ordinary user's are made by the sandbox itself.
+fn make_overlays(plan: &Plan, process: &Path) -> io::Result<Vec<OwnedFd>> {
+    let mut ours = plan.layers().filter(|layers| layers.map_ids).peekable();
+    if ours.peek().is_none() {
+        return Ok(Vec::new());
+    }
+    let ids = rustix::fs::open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    ours.map(|layers| {
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("layering over {:?}: {error}", layers.lower));
+        layers::assemble(&plan.folder, layers, Some(ids.as_fd())).map_err(failed)
+    })
+    .collect()
 }

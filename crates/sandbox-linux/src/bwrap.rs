@@ -26,6 +26,7 @@ use crate::{
     plan::{Access, Plan, Step},
     seccomp,
     sys::{self, Cloned},
+    wall::{self, Wall},
     wire,
 };
 
@@ -71,10 +72,11 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
     match sys::clone(0, baggage.entry.folder())? {
         Cloned::Child => {
             let extra = [(baggage.executor, EXECUTOR), (filter.as_fd(), FILTER), (info_writer.as_fd(), INFO)];
-            let processors = baggage.plan.confinement.processors;
+            let (processors, counts) = (baggage.plan.confinement.processors, baggage.plan.counts);
             let why = enact::enter_cgroup(baggage.entry)
                 .and_then(|()| processors.map_or(Ok(()), enact::limit_processors))
                 .and_then(|()| sys::place_descriptors(&[&baggage.placements(boot.as_fd())[..], &extra].concat()))
+                .and_then(|()| counts.limit_process())
                 .map_or_else(
                     |error| error,
                     |()| Command::new(program).args(arguments(baggage.plan)).env_clear().exec(),
@@ -126,7 +128,19 @@ fn arguments(plan: &Plan) -> Vec<String> {
     let mut say = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
     let (id, info, filter) = (plan.first_id.to_string(), INFO.to_string(), FILTER.to_string());
     say(&["--unshare-all", "--unshare-user", "--uid", &id, "--gid", &id, "--hostname", "sandbox", "--as-pid-1"]);
-    say(&["--die-with-parent", "--new-session", "--clearenv", "--info-fd", &info, "--seccomp", &filter]);
+    say(&["--die-with-parent", "--new-session", "--clearenv", "--info-fd", &info]);
+    if wall::stands(Wall::Seccomp) {
+        say(&["--seccomp", &filter]);
+    }
+    if !plan.boot.counts.is_empty() {
+        // For what the executor does first of all; then it gives it up.
+        say(&["--cap-add", "CAP_SYS_RESOURCE"]);
+    }
+    for text in wall::for_executor() {
+        let text = text.to_string_lossy();
+        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+        say(&["--setenv", name, value]);
+    }
     for step in &plan.steps {
         match step {
             Step::Tmpfs { target, .. } if target == "dev" => say(&["--dev", "/dev"]),
@@ -150,12 +164,30 @@ fn arguments(plan: &Plan) -> Vec<String> {
             },
             Step::Freeze { target } if target == "." => say(&["--remount-ro", "/"]),
             Step::Freeze { target } if target == "dev" => say(&["--remount-ro", "/dev"]),
-            // bwrap does the rest of /dev and /proc by itself.
-            Step::Freeze { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
+            Step::Freeze { target } => {
+                for path in settings(target) {
+                    say(&["--ro-bind", &path, &path]);
+                }
+            }
+            // bwrap does the rest of /dev by itself; layers were refused.
+            Step::Layers { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
         }
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);
     arguments
+}
+
+/// What to freeze of `/proc`: this machine's own is bound, for settings are shown to each process by its namespaces,
+/// whichever `/proc` it looks at. The executor has yet to write to `user`, where others need a capability for that.
+fn settings(target: &str) -> Vec<String> {
+    let path = Path::new("/").join(target);
+    let inner = match fs::read_dir(&path) {
+        Ok(entries) if target == "proc/sys" => entries.flatten().map(|entry| entry.path()).collect(),
+        _ if path.exists() => vec![path],
+        _ => Vec::new(),
+    };
+    let frozen = inner.into_iter().filter(|path| !path.ends_with("user"));
+    frozen.map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

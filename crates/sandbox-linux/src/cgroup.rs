@@ -10,10 +10,16 @@ use std::{
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::wall::{self, Wall};
+
 /// Ours are all beneath a cgroup of this name.
 const PARENT: &str = "sandbox-mcp";
 /// Length of a period in which processor time is counted.
 const CPU_PERIOD_US: u64 = 100_000;
+
+/// All sandboxes together against one process outside (v1) or one other cgroup (v2), in hundredths: a server that has to
+/// answer comes first, and an idle machine is theirs all the same.
+const WEIGHT: u64 = 25;
 
 /// Where cgroups can be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +302,7 @@ fn find_v2(mounts: &str, own: &str) -> Result<CgroupHost, String> {
     make(&parent).map_err(|error| format!("making {}: {error}", parent.display()))?;
     let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory +pids");
     let _ = fs::write(parent.join("cgroup.subtree_control"), "+cpu");
+    weigh(&parent, "cpu.weight", WEIGHT);
     let enabled = fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
     let has = |name: &str| enabled.split_whitespace().any(|found| found == name);
     let covers = Covers { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
@@ -339,10 +346,20 @@ fn find_v1(mounts: &str, own: &str) -> Option<CgroupHost> {
         let path = path.strip_prefix(root).unwrap_or(path).trim_start_matches('/');
         let parent = mount.join(path).join(PARENT);
         if make(&parent).is_ok() && !parents.iter().any(|(_, found)| *found == parent) {
+            if controller == "cpu" {
+                weigh(&parent, "cpu.shares", 1024 * WEIGHT / 100);
+            }
             parents.push((controller.to_owned(), parent));
         }
     }
     (!parents.is_empty()).then_some(CgroupHost::V1 { parents })
+}
+
+/// Best effort: where it is refused everybody weighs the same.
+fn weigh(parent: &Path, file: &str, weight: u64) {
+    if wall::stands(Wall::CpuWeight) {
+        optional(parent.join(file), &weight.to_string());
+    }
 }
 
 fn make(folder: &Path) -> io::Result<()> {

@@ -9,18 +9,22 @@ use std::{
 };
 
 use sandbox_core::{
-    Bytes, Control, Enforcement, Error, Held, Image, Result, SandboxSpec,
+    Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
     policy::{Capabilities, Root, User},
 };
 use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bwrap,
     cgroup::CgroupLimits,
-    host::Host,
+    counts::{Counts, Memory},
+    host::{Host, Top},
     ids::{IdMap, IdSource, SANDBOX_ID},
+    layers::Layers,
+    prepared::Prepared,
     seccomp::{Chosen, Filter, Narrowing},
+    security_module::Label,
+    wall::{self, Wall},
 };
 
 /// Where commands start, inside.
@@ -29,6 +33,34 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
 const HISTORY: Bytes = Bytes::mib(4);
+
+/// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
+/// without being of use to a program that runs here.
+const MASKED: [&str; 21] = [
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "consoles",
+    "diskstats",
+    "driver",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "partitions",
+    "pressure",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "tty",
+];
+/// Cannot be changed.
+const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,10 +71,14 @@ pub struct Plan {
     pub folder: PathBuf,
     /// Folders to be made in it, with their owner as the launcher counts.
     pub folders: Vec<(String, u32)>,
+    /// What of the cache its layers stand on; it is kept as long as the sandbox has a link to it.
+    pub ground: Option<PathBuf>,
     /// User and group ids.
     pub ids: IdMap,
     /// The id that the first process takes inside.
     pub first_id: u32,
+    /// Its share of what the kernel counts for a user.
+    pub counts: Counts,
     /// Limits for its cgroup, where there is one.
     pub cgroup: CgroupLimits,
     /// The root file system.
@@ -64,15 +100,8 @@ pub struct Plan {
 pub enum RootSource {
     /// An empty file system in memory.
     Empty,
-    /// A folder, with a layer of the sandbox's own above it.
-    Overlay {
-        /// The folder.
-        lower: PathBuf,
-        /// Owners in the folder are ids of this machine and have to be mapped.
-        map_ids: bool,
-        /// Do without durability: the layer dies with the sandbox.
-        volatile: bool,
-    },
+    /// Folders, with a layer of the sandbox's own above them.
+    Layers(Layers),
 }
 
 /// One thing done beneath the new root. Targets are relative to it, sources are paths of this machine.
@@ -91,6 +120,11 @@ pub enum Step {
         source: PathBuf,
         target: String,
         access: Access,
+    },
+    /// Folders, with a layer of the sandbox's own above them.
+    Layers {
+        target: String,
+        layers: Layers,
     },
     Device {
         name: String,
@@ -115,6 +149,21 @@ pub enum Step {
     },
 }
 
+impl Plan {
+    /// All overlays, in the order in which they are mounted.
+    pub fn layers(&self) -> impl Iterator<Item = &Layers> {
+        let root = match &self.root {
+            RootSource::Empty => None,
+            RootSource::Layers(layers) => Some(layers),
+        };
+        let steps = self.steps.iter().filter_map(|step| match step {
+            Step::Layers { layers, .. } => Some(layers),
+            _ => None,
+        });
+        root.into_iter().chain(steps)
+    }
+}
+
 /// What may be done with a bound folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -137,6 +186,8 @@ pub struct Confinement {
     pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
+    /// What AppArmor or SELinux knows it as.
+    pub label: Option<Label>,
 }
 
 /// Limits that the launcher watches, because no cgroup holds them.
@@ -153,6 +204,16 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Without what is left out in tests.
+    fn standing(self) -> Self {
+        Self {
+            memory: self.memory.filter(|_| wall::stands(Wall::MemoryLimit)),
+            cpu_millis: self.cpu_millis.filter(|_| wall::stands(Wall::CpuLimit)),
+            pids: self.pids.filter(|_| wall::stands(Wall::PidLimit)),
+            disk: self.disk.filter(|_| wall::stands(Wall::DiskWatch)),
+        }
+    }
+
     /// Whether processes have to be looked at.
     pub fn processes(&self) -> bool {
         self.memory.is_some() || self.cpu_millis.is_some() || self.pids.is_some()
@@ -165,19 +226,11 @@ pub fn plan(
     spec: &SandboxSpec,
     calls: &Chosen,
     host: &Host,
+    prepared: &Prepared,
     slot: u32,
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    if policy.filesystem.root == Root::Writable && spec.image == Image::Host {
-        return Err(Error::Invalid {
-            what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
-            fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
-        });
-    }
-    if host.bwrap.is_some() {
-        bwrap::check(spec)?;
-    }
     let user = match policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
         User::Root => 0,
@@ -186,41 +239,56 @@ pub fn plan(
     let single = host.ids == IdSource::Single;
     let (mut enforcement, watch) = holdings(spec, host);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
+    let label = host.security.choose(spec, &mut enforcement);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
-    let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
-    if matches!(spec.image, Image::Folder(_)) {
-        folders.extend(["upper", "work"].map(|name| (name.to_owned(), ids.outside(if single { user } else { 0 }))));
-    }
+    let (root, steps) = (root(spec, host, prepared), steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
-    let processors = (!cgroup.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
-    let narrowing = Narrowing { visible_memory_only: supervised_memory, fixed_processors: processors.is_some() };
-    let plan = Plan {
+    let processors =
+        (!cgroup.cpu && wall::stands(Wall::CpuLimit)).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
+    let narrowing = Narrowing {
+        visible_memory_only: supervised_memory && wall::stands(Wall::VisibleMemory),
+        fixed_processors: processors.is_some(),
+    };
+    let counts =
+        Counts::new(host.inotify, policy.limits.pids, if supervised_memory { Memory::Summed } else { Memory::Counted });
+    let mut plan = Plan {
         name: spec.id.to_string(),
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
-        folders,
+        folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
+        ground: prepared.ground.clone(),
         ids,
         first_id: if single { user } else { 0 },
+        counts,
         cgroup: CgroupLimits {
-            memory: policy.limits.memory.0,
-            cpu_millis: policy.limits.cpu_millis,
-            pids: policy.limits.pids,
+            memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
+            cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
+            pids: if wall::stands(Wall::PidLimit) { policy.limits.pids } else { 1 << 20 },
         },
-        root: root(spec, host),
+        root,
         point: host.etc.join("root"),
-        steps: steps(spec, host),
+        steps,
         confinement: Confinement {
-            capabilities: capabilities(policy.privileges.capabilities, single),
-            writable: (policy.filesystem.root == Root::ReadOnly)
+            capabilities: if wall::stands(Wall::Capabilities) {
+                capabilities(policy.privileges.capabilities, single)
+            } else {
+                u64::MAX
+            },
+            writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
                 .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
             processors,
             system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
+            label,
         },
         boot: Boot {
             attachment: Attachment::Listen,
-            user: if single { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            user: match (single, wall::stands(Wall::ExecutorIdentity)) {
+                (false, true) => Identity::Drop { uid: user, gid: user },
+                _ => Identity::Same,
+            },
+            capabilities: policy.privileges.capabilities.bits(),
             workspace: WORKSPACE.into(),
             places: match policy.filesystem.root {
                 Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
@@ -229,15 +297,17 @@ pub fn plan(
             env: environment(spec),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: (!cgroup.pids).then_some(policy.limits.pids),
-            process_memory: supervised_memory.then_some(policy.limits.memory),
-            file_size: Some(policy.limits.disk),
+            pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
+            process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
+            file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
             supervised: true,
+            counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
         },
-        watch,
+        watch: watch.standing(),
     };
+    plan.folders.extend(layer_folders(&plan, ids.outside(plan.first_id)));
     Ok((plan, enforcement))
 }
 
@@ -289,10 +359,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
     let (held, identity) = match (host.ids, spec.policy.privileges.user) {
-        (_, User::Root) if traces => (
-            Held::None,
-            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
-        ),
+        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
         (IdSource::Single, _) | (_, User::Root) => {
             let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
             (Held::Kernel, how)
@@ -303,35 +370,80 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     (enforcement, watch)
 }
 
-fn root(spec: &SandboxSpec, host: &Host) -> RootSource {
-    match &spec.image {
-        Image::Host => RootSource::Empty,
-        Image::Folder(lower) => RootSource::Overlay {
-            lower: lower.clone(),
-            map_ids: host.ids == IdSource::Ranges,
-            volatile: !spec.persistent,
-        },
+/// The sandbox's own layers, and what the kernel needs beside each.
+fn layer_folders(plan: &Plan, owner: u32) -> Vec<(String, u32)> {
+    let names: Vec<&str> = plan.layers().map(|layers| layers.name.as_str()).collect();
+    let kinds = if names.is_empty() { &[][..] } else { &["upper", "work"] };
+    let folders = kinds.iter().flat_map(|kind| {
+        let inner = names.iter().map(move |name| format!("{kind}/{name}"));
+        std::iter::once((*kind).to_owned()).chain(inner)
+    });
+    folders.map(|name| (name, owner)).collect()
+}
+
+fn root(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSource {
+    match (&spec.image, &prepared.ground) {
+        (Image::Folder(lower), _) => RootSource::Layers(layers(spec, host, "root", vec![lower.clone()])),
+        (Image::Host, Some(ground)) => RootSource::Layers(layers(spec, host, "root", vec![ground.join("root")])),
+        (Image::Host, None) => RootSource::Empty,
     }
 }
 
-fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
+fn layers(spec: &SandboxSpec, host: &Host, name: &str, lower: Vec<PathBuf>) -> Layers {
+    let map_ids = host.ids == IdSource::Ranges;
+    Layers { name: name.into(), lower, map_ids, volatile: !spec.persistent }
+}
+
+fn bind(source: PathBuf, target: &str, access: Access) -> Step {
+    Step::Bind { source, target: target.into(), access }
+}
+
+/// This machine's programs, which nobody may change.
+fn programs(host: &Host) -> Vec<Step> {
+    let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
+    let mut steps: Vec<Step> = ["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open).into();
+    for top in &host.tops {
+        match top {
+            Top::Link { name, to } => steps.push(Step::Link { target: name.clone(), to: to.clone() }),
+            Top::Folder { name } => {
+                steps.push(open(name));
+                steps.push(bind(Path::new("/").join(name), name, Access::Read));
+            }
+        }
+    }
+    steps.push(bind(host.etc.join("etc"), "etc", Access::Read));
+    steps.push(bind(host.etc.join("opt"), "opt/sandbox", Access::Read));
+    steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
+    steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
+    steps
+}
+
+/// This machine's programs beneath layers of the sandbox's own; all else is in the ground.
+fn changeable_programs(spec: &SandboxSpec, host: &Host, ground: &Path) -> Vec<Step> {
+    let over = |top: &Top| match top {
+        Top::Link { .. } => None,
+        Top::Folder { name } => {
+            let theirs = Path::new("/").join(name);
+            let lower = match host.ids {
+                IdSource::Ranges => vec![theirs],
+                _ => vec![ground.join("folders").join(name), theirs],
+            };
+            Some(Step::Layers { target: name.clone(), layers: layers(spec, host, name, lower) })
+        }
+    };
+    host.tops.iter().filter_map(over).collect()
+}
+
+fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     let folder = host.state.join("sandboxes").join(spec.id.as_str());
     let limits = &spec.policy.limits;
     let mut steps = Vec::with_capacity(64);
     let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
     steps.extend(["proc", "dev", "tmp", "workspace", "home", "home/sandbox"].map(open));
-    if spec.image == Image::Host {
-        steps.extend(["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open));
-        steps.extend(host.programs.iter().cloned());
-        let bind = |source: &Path, target: &str| Step::Bind {
-            source: source.into(),
-            target: target.into(),
-            access: Access::Read,
-        };
-        steps.push(bind(&host.etc.join("etc"), "etc"));
-        steps.push(bind(&host.etc.join("opt"), "opt/sandbox"));
-        steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
-        steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
+    match (&spec.image, &prepared.ground) {
+        (Image::Host, Some(ground)) => steps.extend(changeable_programs(spec, host, ground)),
+        (Image::Host, None) => steps.extend(programs(host)),
+        (Image::Folder(_), _) => {}
     }
     let zeros = if host.cgroup.covers().memory {
         Step::Device { name: "zero".into() }
@@ -340,15 +452,17 @@ fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
     };
     steps.extend(devices(limits.tmp, zeros));
     steps.push(Step::Proc);
-    let masked = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"];
-    steps.extend(masked.map(|name| Step::Mask { target: format!("proc/{name}") }));
-    let frozen = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-    steps.extend(frozen.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    if wall::stands(Wall::Masks) {
+        steps.extend(MASKED.map(|name| Step::Mask { target: format!("proc/{name}") }));
+    }
+    if wall::stands(Wall::FrozenProc) {
+        steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
-    if spec.policy.filesystem.root == Root::ReadOnly {
+    if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
         steps.push(Step::Freeze { target: ".".into() });
     }
     steps
@@ -387,6 +501,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
     ];
     let mut env: BTreeMap<String, String> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    if !wall::stands(Wall::Environment) {
+        env.extend(std::env::vars());
+    }
     env.extend(spec.env.clone());
     env
 }

@@ -14,7 +14,7 @@ use std::{
 use rustix::thread::UnshareFlags;
 
 use crate::{
-    bwrap,
+    bwrap, counts,
     ids::IdSource,
     sys::{self, Cloned},
 };
@@ -42,6 +42,9 @@ pub fn enter() -> io::Result<Stage> {
         return Ok(Stage { ids: IdSource::Single, bwrap: Some(bwrap) });
     }
     let ids = if root { as_root()? } else { as_user()? };
+    if !root {
+        counts::leave_half_to_the_user();
+    }
     // What is mounted for a sandbox must not show anywhere else.
     sys::unshare(UnshareFlags::NEWNS)?;
     let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;

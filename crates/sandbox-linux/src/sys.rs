@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, CString},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -103,9 +103,9 @@ pub fn filter_system_calls(program: &[Instruction]) -> io::Result<()> {
 }
 
 /// Replaces this process by the program in a descriptor. Returns only if that failed.
-pub fn execute(program: BorrowedFd<'_>, name: &CStr) -> io::Error {
+pub fn execute(program: BorrowedFd<'_>, name: &CStr, environment: &[CString]) -> io::Error {
     let argv = [name.as_ptr(), std::ptr::null()];
-    let envp = [std::ptr::null::<libc::c_char>()];
+    let envp: Vec<_> = environment.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
     // SAFETY: both arrays end with a null pointer and outlive the call; the path is an empty C string.
     unsafe {
         libc::syscall(

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, SeekFrom, fchmod, fstat, ftruncate, openat, renameat, seek, unlinkat},
-    io::{Errno, pread},
+    io::{Errno, pread, retry_on_intr},
 };
 use sandbox_executor::{
     carrier::{Flow, FlowWriter},
     frame::{Frame, FrameError},
+    passage::{Passage, WORTH_A_PASSAGE},
     protocol::{DATA_FRAME, FRAME_HEADER, Failure, FileInfo, FileKind, FrameKind, NewFile, Path, Reason, Reply},
     transfer::hole_length,
 };
@@ -65,7 +66,7 @@ async fn send_content(
     path: &Path,
     writer: &mut FlowWriter,
 ) -> Result<Result<(), Failure>, FrameError> {
-    let mut buffer = Vec::new();
+    let mut way = Way::choose(end.saturating_sub(offset), writer);
     while offset < end {
         let data = next_data(file, offset, end);
         if data > offset {
@@ -77,20 +78,60 @@ async fn send_content(
             seek(file, SeekFrom::Hole(offset)).ok().filter(|&hole| hole > offset).map_or(end, |hole| hole.min(end));
         while offset < hole {
             let length = DATA_FRAME.min((hole - offset) as usize);
-            buffer.resize(FRAME_HEADER + length, 0);
-            let read = match pread(file, &mut buffer[FRAME_HEADER..], offset) {
+            let read = match way.read(file, offset, length) {
                 // It ends here now: somebody made it shorter.
                 Ok(0) => return Ok(Ok(())),
                 Ok(read) => read,
-                Err(Errno::INTR) => continue,
+                Err(Errno::INVAL) if way.is_passage() => {
+                    way = Way::Copy(Vec::new());
+                    continue;
+                }
                 Err(error) => return Ok(Err(about(&path.0, error))),
             };
-            writer.prepared(FrameKind::Data, &mut buffer[..FRAME_HEADER + read]).await?;
+            way.send(read, writer).await?;
             offset += read as u64;
             tokio::task::yield_now().await;
         }
     }
     Ok(Ok(()))
+}
+
+/// How content gets from the file into the flow. How much it is, is known before a frame is begun: a file that is being
+/// made shorter ends a frame early, never in its middle.
+enum Way {
+    /// The file's own pages.
+    Pages(Passage),
+    /// Through memory.
+    Copy(Vec<u8>),
+}
+
+impl Way {
+    fn choose(length: u64, writer: &FlowWriter) -> Self {
+        let pages = length >= WORTH_A_PASSAGE && writer.takes_pages();
+        let passage = if pages { Passage::open(DATA_FRAME).ok() } else { None };
+        passage.map_or_else(|| Self::Copy(Vec::new()), Self::Pages)
+    }
+
+    fn is_passage(&self) -> bool {
+        matches!(self, Self::Pages(_))
+    }
+
+    fn read(&mut self, file: &OwnedFd, offset: u64, length: usize) -> Result<usize, Errno> {
+        match self {
+            Self::Pages(passage) => passage.fill_from_file(file, offset, length),
+            Self::Copy(buffer) => {
+                buffer.resize(FRAME_HEADER + length, 0);
+                retry_on_intr(|| pread(file, &mut buffer[FRAME_HEADER..], offset))
+            }
+        }
+    }
+
+    async fn send(&mut self, length: usize, writer: &mut FlowWriter) -> Result<(), FrameError> {
+        match self {
+            Self::Pages(passage) => writer.passed(FrameKind::Data, passage).await,
+            Self::Copy(buffer) => writer.prepared(FrameKind::Data, &mut buffer[..FRAME_HEADER + length]).await,
+        }
+    }
 }
 
 /// Where data begins, at or after the offset. A file system that knows no holes says that all is data.

@@ -20,11 +20,12 @@ mod spawn;
 mod sys;
 mod terminal;
 mod tree;
+mod wall;
 
 use std::{
     cell::RefCell,
     fs::File,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     os::fd::OwnedFd,
 };
 
@@ -34,6 +35,7 @@ use rustix::{
         DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal,
         umask,
     },
+    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities},
 };
 use sandbox_executor::boot::{
     Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD,
@@ -46,6 +48,7 @@ use self::{
     places::Places,
     spawn::Starter,
     tree::{Members, Tree},
+    wall::Wall,
 };
 
 /// Longest encoded boot message.
@@ -81,6 +84,17 @@ impl Executor {
             self.jobs.known()
         };
         self.tree.kill(members, look).await;
+    }
+
+    /// Does something as who we are instead of as the commands' user, whose files ours usually are.
+    fn as_ourselves<T>(&self, act: impl FnOnce() -> T) -> T {
+        let Identity::Drop { uid, .. } = self.boot.user else { return act() };
+        sys::use_files_as(0);
+        let done = act();
+        sys::use_files_as(uid);
+        // Both were undone by the change.
+        let _ = hide().and_then(|()| die_with_parent(&self.boot));
+        done
     }
 
     /// A buffer for a moment that does not wait for anything.
@@ -137,6 +151,9 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         Ok(boot) => boot,
         Err(why) => return Err(Box::new((status, why))),
     };
+    if let Err(why) = set_counts(&boot) {
+        return Err(Box::new((status, why)));
+    }
     sys::block_signals();
     umask(Mode::from_raw_mode(0o022));
     if getpid().as_raw_nonzero().get() != 1 {
@@ -146,8 +163,7 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
     let mut starter = Starter::new();
     let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
-        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        if let Err(why) = die_with_parent(&boot) {
+        if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));
         }
         return single::run(&boot, exec, &mut starter, &tree, &counters, status);
@@ -180,11 +196,37 @@ fn read_boot(source: Option<OwnedFd>) -> Result<Boot, String> {
     rmp_serde::from_slice(&bytes).map_err(|error| format!("what to do cannot be read: {error}"))
 }
 
+/// Before anything else runs here, and while we may: afterwards we have no capability left.
+fn set_counts(boot: &Boot) -> Result<(), String> {
+    for (name, value) in &boot.counts {
+        match std::fs::write(format!("/proc/sys/user/{name}"), value.to_string()) {
+            // Older kernels count fewer things.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other.map_err(|error| format!("setting {name} to {value} failed: {error}"))?,
+        }
+    }
+    if boot.counts.is_empty() {
+        return Ok(());
+    }
+    let none = CapabilitySet::empty();
+    clear_ambient_capability_set()
+        .and_then(|()| set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }))
+        .map_err(|error| format!("giving up capabilities failed: {error}"))
+}
+
 /// For files we are the user, and nobody may look into us.
 fn become_user(boot: &Boot) -> Result<(), String> {
     if let Identity::Drop { uid, gid } = boot.user {
         sys::become_for_files(uid, gid)
             .map_err(|error| format!("using files as user {uid}, group {gid} is not allowed: {error}"))?;
+    }
+    hide()
+}
+
+/// After every change of who we are, too: the system's setting may make such a process readable.
+fn hide() -> Result<(), String> {
+    if !wall::stands(Wall::Dumpable) {
+        return Ok(());
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("our memory cannot be hidden from commands: {error}"))

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::{
+    fs::{Mode, fchmod},
+    pipe::{PipeFlags, fcntl_setpipe_size, pipe_with},
+};
 use sandbox_core::{
     Control, JobId,
     exec::{Exec, Stdin, Stream},
@@ -28,6 +31,7 @@ use super::{
     spawn::{all_from, nothing},
     sys::Session,
     terminal,
+    wall::{self, Wall},
 };
 
 /// Between asking to end and ending.
@@ -170,7 +174,7 @@ fn start_with_streams(executor: &Executor, exec: &Exec, output: Output) -> Resul
                     (reads, Some(Input::new(writes, Kind::Pipe).map_err(no_streams)?))
                 }
             };
-            let ((stdout, out), (stderr, err)) = (output_pipe()?, output_pipe()?);
+            let ((stdout, out), (stderr, err)) = output_pipes(executor)?;
             let stdio = [stdin.as_fd(), out.as_fd(), err.as_fd()];
             let sources = [(Stream::Stdout, stdout), (Stream::Stderr, stderr)];
             let sources: io::Result<_> = sources.into_iter().map(|(stream, end)| Source::new(stream, end)).collect();
@@ -223,11 +227,29 @@ async fn stop(executor: &Rc<Executor>, job: &Job, signal: i32) {
     executor.kill(members).await;
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
+/// Where to read, where to write.
+type Pipe = (OwnedFd, OwnedFd);
+
+fn pipe() -> Result<Pipe, Failure> {
     pipe_with(PipeFlags::CLOEXEC).map_err(|error| no_streams(error.into()))
 }
 
-fn output_pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
+/// Pipes for both outputs. They are ours, and others may only write: with `/proc/self/fd/1` a command can open its output
+/// again, as `/dev/stdout`, but it cannot take from it what somebody else wrote. Where commands have our own uid they can.
+fn output_pipes(executor: &Executor) -> Result<(Pipe, Pipe), Failure> {
+    if !wall::stands(Wall::OutputPipes) {
+        return Ok((output_pipe()?, output_pipe()?));
+    }
+    executor.as_ourselves(|| {
+        let ends = (output_pipe()?, output_pipe()?);
+        for (_, writer) in [&ends.0, &ends.1] {
+            fchmod(writer, Mode::WUSR | Mode::WGRP | Mode::WOTH).map_err(|error| no_streams(error.into()))?;
+        }
+        Ok(ends)
+    })
+}
+
+fn output_pipe() -> Result<Pipe, Failure> {
     let ends = pipe()?;
     // Fewer wakeups for much output. A user's share of such memory may be used up: then it stays as it is.
     let _ = fcntl_setpipe_size(&ends.0, PIPE_SIZE);

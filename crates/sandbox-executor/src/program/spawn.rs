@@ -12,7 +12,7 @@ use std::{
 use rustix::{
     io::Errno,
     pipe::{PipeFlags, pipe_with},
-    process::{DumpableBehavior, Resource, geteuid, getrlimit, set_dumpable_behavior},
+    process::{Resource, geteuid, getrlimit},
 };
 use sandbox_core::exec::{Exec, Program};
 use sandbox_executor::{
@@ -22,9 +22,11 @@ use sandbox_executor::{
 
 use super::{
     failure::failed,
+    hide,
     launch::Launch,
     sys::{self, Plan, Privileges, Session, Spawner, Step},
     tree::{Mark, Sacrifice},
+    wall::{self, Wall},
 };
 
 /// The search path of commands that say none.
@@ -56,7 +58,7 @@ impl Starter {
         let (plan, names) = plan(boot, exec, mark, stdio, session)?;
         let started = self.sacrifice.lend(|| self.spawner.spawn(&plan));
         // Changing the user of a process that shares our memory may have made that memory readable again.
-        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let _ = hide();
         started.map_err(|(step, error)| Subject::new(plan, names).explain(step, &error))
     }
 
@@ -114,7 +116,7 @@ fn plan<'a>(
             Identity::Drop { uid, gid } => Some((uid, gid)),
             Identity::Same => None,
         },
-        privileges: privileges(boot.user),
+        privileges: privileges(boot),
         report: None,
     };
     let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
@@ -192,12 +194,13 @@ fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, u64)> {
         .collect()
 }
 
-fn privileges(user: Identity) -> Privileges {
-    let root = match user {
+fn privileges(boot: &Boot) -> Privileges {
+    let root = match boot.user {
         Identity::Drop { uid, .. } => uid == 0,
         Identity::Same => geteuid().is_root(),
     };
-    if root { Privileges::OfUser } else { Privileges::None }
+    let all = root || !wall::stands(Wall::CommandCapabilities);
+    if all { Privileges::OfUser } else { Privileges::Only(boot.capabilities) }
 }
 
 /// What there is to say about a command that did not start.

@@ -1,14 +1,18 @@
 //! Files in and out.
 
-use std::os::unix::{
-    ffi::OsStrExt,
-    fs::{MetadataExt, PermissionsExt, symlink},
+use std::{
+    fs::File,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, MetadataExt, PermissionsExt, symlink},
+    },
+    sync::Arc,
 };
 
 use sandbox_core::exec::Exec;
 use sandbox_executor::{
     client::{Client, ClientError},
-    protocol::{FileKind, NewFile, Path, Reason},
+    protocol::{DATA_FRAME, FileKind, NewFile, Path, Reason},
     transfer::Piece,
 };
 
@@ -93,6 +97,61 @@ async fn holes_stay_holes() {
         assert_eq!(data + holes, metadata.size());
         assert!(data < 1 << 20);
         assert_eq!(all, b"beginmiddle");
+    })
+    .await;
+}
+
+/// Takes a file out into another one.
+async fn copy_out(client: &Client, path: &[u8], to: &std::path::Path) -> Result<(), ClientError> {
+    let file = Arc::new(File::create(to).unwrap());
+    let mut reader = client.read(&path.into(), 0, None).await?;
+    while let Some(load) = reader.next_load().await? {
+        reader.reuse(load.write_to(&file).await.unwrap());
+    }
+    assert!(reader.next_load().await?.is_none(), "the end stays the end");
+    Ok(())
+}
+
+#[tokio::test]
+async fn copies_outside_are_the_same_as_inside() {
+    on_both(async |program| {
+        let (client, workspace, outside) =
+            (&program.client, program.workspace(), program.folder.path().join("outside"));
+        let noise: Vec<u8> = (0..5_000_003u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let sizes = [0, 1, 4096, 65_535, 65_536, DATA_FRAME - 1, DATA_FRAME, DATA_FRAME + 1, 1 << 20, noise.len()];
+        for size in sizes {
+            std::fs::write(workspace.join("plain"), &noise[..size]).unwrap();
+            copy_out(client, b"plain", &outside).await.unwrap();
+            assert!(std::fs::read(&outside).unwrap() == noise[..size], "{size} bytes");
+        }
+        let sparse = File::create(workspace.join("sparse")).unwrap();
+        for offset in [0, 1 << 20, (1 << 20) + 300_000, 64 << 20] {
+            sparse.write_all_at(&noise[..200_001], offset).unwrap();
+        }
+        sparse.set_len(100 << 20).unwrap();
+        copy_out(client, b"sparse", &outside).await.unwrap();
+        assert!(std::fs::read(&outside).unwrap() == std::fs::read(workspace.join("sparse")).unwrap());
+        assert!(outside.metadata().unwrap().blocks() * 512 < 2 << 20, "holes stay holes");
+        File::create(workspace.join("hole")).unwrap().set_len(5 << 30).unwrap();
+        copy_out(client, b"hole", &outside).await.unwrap();
+        let metadata = outside.metadata().unwrap();
+        assert_eq!((metadata.len(), metadata.blocks()), (5 << 30, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_shrinks_while_it_is_read_ends_early() {
+    on_both(async |program| {
+        let path = program.workspace().join("shrinks");
+        std::fs::write(&path, vec![7; 32 << 20]).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let mut reader = program.client.read(&b"shrinks".into(), 0, None).await.unwrap();
+        while let Some(load) = reader.next_load().await.unwrap() {
+            File::options().write(true).open(&path).unwrap().set_len(100_000).unwrap();
+            reader.reuse(load.write_to(&file).await.unwrap());
+        }
+        assert!(file.metadata().unwrap().len() < 32 << 20);
     })
     .await;
 }

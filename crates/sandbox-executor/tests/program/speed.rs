@@ -4,14 +4,12 @@ use std::{
     fs::File,
     io::{Read, Write},
     process::Command,
+    sync::Arc,
     time::Instant,
 };
 
 use sandbox_core::exec::Exec;
-use sandbox_executor::{
-    protocol::{DATA_FRAME, NewFile},
-    transfer::Piece,
-};
+use sandbox_executor::protocol::{DATA_FRAME, NewFile};
 
 use crate::harness::{Carrier, Outcome, Program};
 
@@ -48,13 +46,10 @@ async fn a_gigabyte_in_and_out() {
 
             let started = Instant::now();
             let out = program.folder.path().join("out");
-            let (mut file, mut reader) =
-                (File::create(&out).unwrap(), program.client.read(&b"in".into(), 0, None).await.unwrap());
-            while let Some(piece) = reader.next().await.unwrap() {
-                if let Piece::Data(data) = &piece {
-                    file.write_all(data).unwrap();
-                }
-                reader.recycle(piece);
+            let file = Arc::new(File::create(&out).unwrap());
+            let mut reader = program.client.read(&b"in".into(), 0, None).await.unwrap();
+            while let Some(load) = reader.next_load().await.unwrap() {
+                reader.reuse(load.write_to(&file).await.unwrap());
             }
             let out_of = started.elapsed();
             std::fs::remove_file(out).unwrap();

@@ -1,12 +1,15 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
 mod args;
+mod attack;
 mod doctor;
 mod exec;
 mod exit;
+mod fix;
 mod list;
 mod logs;
 mod out;
+mod prompt;
 mod relay;
 mod rm;
 mod run;
@@ -52,7 +55,7 @@ fn with_runtime(command: Command, global: &Global) -> anyhow::Result<u8> {
     let settings = Settings::load(&global.flags())?;
     start_log(&settings);
     let mut builder = match command {
-        Command::Serve => tokio::runtime::Builder::new_multi_thread(),
+        Command::Serve | Command::Doctor(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = builder.enable_all().build()?;
@@ -70,7 +73,9 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
-        Command::Doctor => doctor::doctor(settings, answer).await,
+        Command::Doctor(args) if args.fix => fix::fix(&settings, answer),
+        Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,
+        Command::Doctor(_) => doctor::doctor(settings, answer).await,
     }
 }
 

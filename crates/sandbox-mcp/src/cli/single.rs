@@ -8,11 +8,11 @@ use sandbox_core::{SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
-    exit, screen,
+    exit, prompt, screen,
 };
 use crate::{
     config::{self, Settings},
-    sandboxes::check_env,
+    sandboxes::{access, check_env},
 };
 
 /// Whether the command can have our own descriptors and nobody needs to stand between.
@@ -36,6 +36,10 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
         screen::tell(&lowered(asked, most));
     }
     command.timeout = Some(command.timeout.unwrap_or(most).min(most));
+    if let Err(denials) = prompt::admit(&command, &spec, &settings) {
+        screen::tell(&access::in_words(&denials));
+        return Ok(exit::NOT_ALLOWED);
+    }
     let ended = sandbox_linux::run_single(&settings.state, &spec, command)?;
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);
@@ -65,7 +69,7 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
     let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
     let policy = match &args.policy {
-        Some(name) => settings.policy(name)?,
+        Some(name) => settings.policy_at_terminal(name)?,
         None => settings.default_policy.clone(),
     };
     Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })

@@ -9,7 +9,7 @@ use std::{
 
 use sandbox_core::{Image, Policy, policy::PRESETS};
 
-use super::{ConfigError, Settings, nearest};
+use super::{ConfigError, Settings};
 
 /// A model asked for more than it may have.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,19 @@ impl Settings {
         }
     }
 
+    /// The policies that a model may ask for, each of which must exist.
+    pub(super) fn policies_for_models(&self, names: Vec<String>) -> Result<BTreeSet<String>, ConfigError> {
+        let own = self.own_policies();
+        if let Some(name) = names.iter().find(|name| !PRESETS.contains(&name.as_str()) && !own.contains(*name)) {
+            return Err(self.unknown_policy(name));
+        }
+        let (allowed, default): (BTreeSet<String>, _) = (names.into_iter().collect(), &self.default_policy.name);
+        if !allowed.contains(default) {
+            return Err(ConfigError::DefaultNotAllowed { name: default.clone(), allowed: joined(&allowed) });
+        }
+        Ok(allowed)
+    }
+
     /// Says the same of a folder that exists and of one that does not: a model must not learn which do.
     fn no_image(&self, asked: &str) -> NotAllowed {
         let host = [Image::Host, self.default_image.clone()].map(|image| image.to_string());
@@ -108,20 +121,6 @@ pub(super) fn image_folder(folder: &Path, state: &Path) -> Result<PathBuf, Confi
         return Err(refuse(format!("it lies in the state folder {}, where sandboxes write", state.display())));
     }
     Ok(real)
-}
-
-/// The policies that a model may ask for.
-pub(super) fn policies(names: Vec<String>, default: &Policy) -> Result<BTreeSet<String>, ConfigError> {
-    if let Some(name) = names.iter().find(|name| !PRESETS.contains(&name.as_str())) {
-        let shown = name.chars().take(60).collect();
-        let nearest = nearest(name, PRESETS);
-        return Err(ConfigError::UnknownPolicy { name: shown, nearest, known: PRESETS.join(", ") });
-    }
-    let allowed: BTreeSet<String> = names.into_iter().collect();
-    if !allowed.contains(&default.name) {
-        return Err(ConfigError::DefaultNotAllowed { name: default.name.clone(), allowed: joined(&allowed) });
-    }
-    Ok(allowed)
 }
 
 fn joined(names: &BTreeSet<String>) -> String {

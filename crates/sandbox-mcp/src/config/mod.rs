@@ -2,13 +2,16 @@
 //!
 //! One TOML file, overridden by the environment, then by flags. Nothing here makes a sandbox.
 
+mod ask;
 mod ceiling;
 mod keys;
 mod paths;
+mod policies;
 mod settings;
 mod state;
 mod typed;
 
+pub use ask::Ask;
 pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key};
 pub use paths::config_file;
@@ -49,14 +52,22 @@ pub enum ConfigError {
         expected: String,
     },
     /// No policy has this name.
-    #[error("there is no policy `{name}`{hint}. Policies: {known}", hint = did_you_mean(nearest))]
+    #[error("there is no policy `{name}`{hint}. Policies: {known}", hint = did_you_mean(&nearest.as_deref()))]
     UnknownPolicy {
         /// The name as typed.
         name: String,
         /// The known one that it is most like.
-        nearest: Option<&'static str>,
+        nearest: Option<String>,
         /// All names.
         known: String,
+    },
+    /// A policy of the operator's own says what cannot be followed.
+    #[error("the policy {file} cannot be used: {why}. Correct it; `sandbox-mcp doctor` looks at all policies")]
+    Policy {
+        /// Its file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// Sandboxes must not be made from this folder.
     #[error("the folder {folder} cannot be an image: {why}. Correct allowed_images or default_image")]
@@ -140,6 +151,6 @@ fn read(file: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })
 }
 
-fn did_you_mean(nearest: &Option<&'static str>) -> String {
+fn did_you_mean(nearest: &Option<&str>) -> String {
     nearest.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }

@@ -12,6 +12,11 @@ pub fn config_file() -> Option<PathBuf> {
     base("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbox-mcp/config.toml"))
 }
 
+/// Where policies of one's own are when nobody says otherwise. It need not exist.
+pub(super) fn policy_folder() -> Option<PathBuf> {
+    base("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbox-mcp/policies"))
+}
+
 /// The state folder that is used when none is set.
 pub(super) fn state_folder() -> Result<PathBuf, ConfigError> {
     let missing =

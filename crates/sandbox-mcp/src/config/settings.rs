@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use sandbox_core::{Bytes, Control, Image, Policy, policy::PRESETS};
+use sandbox_core::{Bytes, Control, Image, Policy};
 use serde::{Deserialize, de::IntoDeserializer};
 
 use super::{
-    ConfigError, ceiling, paths,
+    Ask, ConfigError, ceiling, paths,
     typed::{Said, Typed},
 };
 
@@ -27,6 +27,10 @@ pub struct Settings {
     pub allowed_images: Vec<PathBuf>,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
+    /// Where policies of the operator's own are.
+    pub policy_folder: Option<PathBuf>,
+    /// The policy that no sandbox may pass.
+    pub ceiling: Option<Policy>,
     /// Refuse limits that would only be watched.
     pub strict: bool,
     /// Limits that may go unheld.
@@ -37,6 +41,10 @@ pub struct Settings {
     pub max_sandboxes: usize,
     /// Memory that must stay free for a new sandbox.
     pub memory_floor: Bytes,
+    /// When a person is asked.
+    pub ask: Ask,
+    /// How long a question waits for its answer.
+    pub answer: Duration,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -55,6 +63,8 @@ impl Settings {
             .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
         let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
+        let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
+        let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let mut settings = Self {
             state,
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
@@ -63,17 +73,24 @@ impl Settings {
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
             allowed_policies: None,
+            policy_folder: folder.or_else(paths::policy_folder),
+            ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
+            ask: typed.take("ask", "denied, requests or never", Ask::parse)?.unwrap_or_default(),
+            answer: typed
+                .take("answer_seconds", "a number of seconds from 1 to 3600", timeout)?
+                .unwrap_or(Duration::from_secs(60))
+                .min(Duration::from_secs(3600)),
             log: typed.take("log", "a level: error, warn, info, debug", text)?.unwrap_or_else(|| "warn".to_owned()),
         };
+        settings.ceiling = ceiling.map(|name| settings.policy(&name)).transpose()?;
         settings.default_policy =
             settings.policy(policy_said.as_deref().unwrap_or(sandbox_core::policy::DEFAULT_PRESET))?;
-        settings.allowed_policies =
-            policies.map(|names| ceiling::policies(names, &settings.default_policy)).transpose()?;
+        settings.allowed_policies = policies.map(|names| settings.policies_for_models(names)).transpose()?;
         settings.allowed_images =
             images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
@@ -83,35 +100,10 @@ impl Settings {
         }
         Ok(settings)
     }
-
-    /// The preset of this name, as the operator's settings bound it.
-    pub fn policy(&self, name: &str) -> Result<Policy, ConfigError> {
-        let Some(mut policy) = Policy::preset(name) else {
-            let shown = name.chars().take(60).collect();
-            return Err(ConfigError::UnknownPolicy {
-                nearest: nearest(name, PRESETS),
-                name: shown,
-                known: PRESETS.join(", "),
-            });
-        };
-        // The usual run time of a preset means "as long as the operator lets anything run"; a shorter one is a limit.
-        policy.limits.run = match policy.limits.run {
-            usual if usual == Policy::default().limits.run => self.max_timeout,
-            shorter => shorter.min(self.max_timeout),
-        };
-        self.bound(&mut policy);
-        Ok(policy)
-    }
-
-    /// What the operator asks of every policy.
-    pub fn bound(&self, policy: &mut Policy) {
-        policy.strict |= self.strict;
-        policy.allow_unenforced.extend(&self.allow_unenforced);
-    }
 }
 
 /// The candidate that is most like what was typed, if any is like it at all.
-pub fn nearest<const N: usize>(typed: &str, candidates: [&'static str; N]) -> Option<&'static str> {
+pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: String = typed.to_lowercase().chars().take(60).collect();
     let likeness = |candidate: &str| strsim::jaro_winkler(&typed, &candidate.to_lowercase());
     let best = candidates.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
@@ -121,7 +113,7 @@ pub fn nearest<const N: usize>(typed: &str, candidates: [&'static str; N]) -> Op
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
-                        system_calls, executor_identity";
+                        system_calls, executor_identity, security_module";
 
 impl Typed {
     fn take<T>(

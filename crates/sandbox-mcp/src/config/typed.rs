@@ -110,7 +110,7 @@ fn unknown<const N: usize>(source_: Source, key: &str, known: [&'static str; N])
     ConfigError::UnknownKey { source_, nearest: nearest(key, known), key: shown, known: known.join(", ") }
 }
 
-fn in_words(error: &toml::de::Error, text: &str) -> String {
+pub(super) fn in_words(error: &toml::de::Error, text: &str) -> String {
     let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
     match line {
         Some(line) => format!("line {line}: {}", error.message()),

@@ -8,7 +8,9 @@ mod harness;
 mod schema;
 
 mod arguments;
+mod asking;
 mod commands;
+mod denials;
 mod files;
 mod happy;
 mod hostile;
@@ -16,6 +18,7 @@ mod images;
 mod jobs;
 mod lifetime;
 mod limits;
+mod neighbours;
 mod protocol;
 mod real_client;
 mod terminal;

@@ -1,0 +1,68 @@
+//! What a policy grants, and what a sandbox's own label does not promise. Nearly everything else is to be held.
+
+use sandbox_core::{
+    Control, Facts, Held,
+    policy::{Capabilities, Network, Root, SystemCalls, User},
+};
+
+use crate::{Attack, Expected, Wall};
+
+/// What should come of this attack on a sandbox like this.
+pub fn of(attack: &Attack, facts: &Facts) -> Expected {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let granted = facts.spec.policy.privileges.capabilities.bits();
+    if attack.walls.contains(&Wall::ExecutorHardening) && granted & SYS_PTRACE != 0 {
+        // Who may look into every process may look into the executor; the label says so.
+        return Expected::Unpromised;
+    }
+    (attack.expected)(facts)
+}
+
+/// It must not work, whatever the policy.
+pub fn held(_: &Facts) -> Expected {
+    Expected::Held
+}
+
+/// Changing the root file system.
+pub fn root_may_be_writable(facts: &Facts) -> Expected {
+    let filesystem = &facts.spec.policy.filesystem;
+    granted_if(filesystem.root == Root::Writable || !filesystem.writable.is_empty())
+}
+
+/// What takes a capability that container engines give: owners, users, device-less nodes, low ports.
+pub fn capabilities_may_be_granted(facts: &Facts) -> Expected {
+    granted_if(facts.spec.policy.privileges.capabilities != Capabilities::NONE)
+}
+
+/// What root inside may do to its own processes.
+pub fn root_inside_may(facts: &Facts) -> Expected {
+    let privileges = &facts.spec.policy.privileges;
+    granted_if(privileges.user == User::Root || privileges.capabilities != Capabilities::NONE)
+}
+
+/// What debuggers and builds want of their own processes. A profile of the operator's own may allow it too.
+pub fn debuggers_may(facts: &Facts) -> Expected {
+    granted_if(matches!(facts.spec.policy.privileges.system_calls, SystemCalls::Build | SystemCalls::File(_)))
+}
+
+/// Public addresses.
+pub fn network_may_be_public(facts: &Facts) -> Expected {
+    granted_if(facts.spec.policy.network != Network::None)
+}
+
+/// Memory that the kernel itself uses for a sandbox counts only where the kernel holds the limit.
+pub fn kernel_memory(facts: &Facts) -> Expected {
+    let held = facts.enforcement.0.get(&Control::Memory).map(|holding| holding.held);
+    if held == Some(Held::Kernel) { Expected::Held } else { Expected::Unpromised }
+}
+
+fn granted_if(granted: bool) -> Expected {
+    if granted { Expected::Granted } else { Expected::Held }
+}
+
+/// Capabilities that commands may have with this policy, and those that may stay in their bounding set because the
+/// executor needs them itself.
+pub fn capability_masks(facts: &Facts) -> (u64, u64) {
+    const KILL_SETGID_SETUID: u64 = 1 << 5 | 1 << 6 | 1 << 7;
+    (facts.spec.policy.privileges.capabilities.bits(), KILL_SETGID_SETUID)
+}

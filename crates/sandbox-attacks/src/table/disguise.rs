@@ -1,0 +1,122 @@
+//! Blocked commands under a disguise: they may start, and must have no effect.
+
+use crate::{
+    Attack, Group,
+    Wall::{self, *},
+    attack::Way,
+    expectation::{capabilities_may_be_granted, root_inside_may},
+};
+
+const fn disguise(name: &'static str, walls: &'static [Wall], tries: &'static str) -> Attack {
+    Attack::new(Group::Disguise, Way::Inside, name, walls, tries)
+}
+
+/// All of the group.
+pub(super) const ATTACKS: &[Attack] = &[
+    disguise(
+        "copy_under_another_name",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked as a copy named `ls`",
+    ),
+    disguise(
+        "copy_in_home",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked as a copy named `git` in HOME",
+    ),
+    disguise(
+        "link_under_another_name",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked by a link with another name",
+    ),
+    disguise(
+        "hard_link_under_another_name",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked by a hard link with another name",
+    ),
+    disguise(
+        "program_without_a_file",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked from memory, without a file",
+    ),
+    disguise(
+        "script_with_interpreter",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked as the interpreter of a script",
+    ),
+    disguise(
+        "base64_into_shell",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked out of base64, piped into a shell",
+    ),
+    disguise(
+        "variable_hides_the_name",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked by a name that a variable hides",
+    ),
+    disguise(
+        "quotes_hide_the_name",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked by a name that quotes hide",
+    ),
+    disguise(
+        "nested_shells",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through shells in shells",
+    ),
+    disguise(
+        "through_xargs_and_find",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through xargs and find",
+    ),
+    disguise(
+        "through_python",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through Python's os.system",
+    ),
+    disguise(
+        "through_perl",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through Perl's system",
+    ),
+    disguise(
+        "through_node",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through Node",
+    ),
+    disguise(
+        "through_awk",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked through awk",
+    ),
+    disguise(
+        "through_background_daemon",
+        &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
+        "Runs what is blocked as a daemon that leaves its session",
+    ),
+    disguise("loader_mount", &[Capabilities, SystemCallFilter], "Runs `mount` by way of the loader"),
+    disguise("loader_unshare", &[SystemCallFilter, UserNamespace], "Runs `unshare` by way of the loader"),
+    disguise("loader_su", &[NoNewPrivileges, Identity], "Runs `su` by way of the loader").expecting(root_inside_may),
+    disguise("loader_sudo", &[NoNewPrivileges, Identity], "Runs `sudo` by way of the loader")
+        .expecting(root_inside_may),
+    disguise("loader_systemctl", &[MountNamespace], "Runs `systemctl` by way of the loader"),
+    disguise("loader_docker", &[MountNamespace], "Runs `docker` by way of the loader"),
+    disguise("loader_ip", &[NetworkNamespace, Capabilities], "Runs `ip` by way of the loader, to add an interface"),
+    disguise("loader_nsenter", &[SystemCallFilter, Capabilities], "Runs `nsenter` by way of the loader"),
+    disguise("loader_chroot", &[Capabilities], "Runs `chroot` by way of the loader")
+        .expecting(capabilities_may_be_granted),
+    disguise("loader_dd", &[Devices, MountNamespace], "Runs `dd` on a disk by way of the loader"),
+    disguise(
+        "loader_mkfs",
+        &[Devices, MountNamespace],
+        "Runs `mkfs` on a disk by way of the loader (so that nothing is written)",
+    ),
+    disguise("loader_dmesg", &[SystemCallFilter, Devices, Capabilities], "Runs `dmesg` by way of the loader"),
+    disguise("loader_insmod", &[SystemCallFilter, Capabilities], "Runs `insmod` by way of the loader"),
+    disguise("loader_shutdown", &[MountNamespace], "Runs `shutdown` by way of the loader (to ask, not to do)"),
+    disguise(
+        "loader_passwd",
+        &[NoNewPrivileges, Identity],
+        "Runs `passwd` by way of the loader, to read who has a password",
+    )
+    .expecting(root_inside_may),
+];
