@@ -374,10 +374,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
     let (held, identity) = match (host.ids, spec.policy.privileges.user) {
-        (_, User::Root) if traces => (
-            Held::None,
-            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
-        ),
+        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
         (IdSource::Single, _) | (_, User::Root) => {
             let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
             (Held::Kernel, how)
