@@ -39,6 +39,15 @@ async fn a_denied_command_is_not_run_and_says_how_to_ask() {
 }
 
 #[tokio::test]
+async fn a_command_that_cannot_be_told_is_run_and_says_so() {
+    let client = start().await;
+    let session = client.sandbox().await;
+    let ran = client.run(&session, "$(cat none 2>/dev/null) echo ran").await;
+    assert_eq!(ran["stdout"], "ran\n", "{ran}");
+    assert!(ran["notes"].to_string().contains("the kernel has the last word"), "{ran}");
+}
+
+#[tokio::test]
 async fn file_tools_refuse_in_the_same_form() {
     let client = start_with(Era::Modern, &[]).await;
     let session = client.sandbox().await;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sandbox_core::{Denial, Policy, Reason, exec::Exec, policy::DeniedPrograms};
 
-use advice::{Verdict, advise};
+use crate::commands::{Verdict, advise};
 
 /// Rules that are named for one command; one that breaks more is refused all the same.
 const NAMED: usize = 5;
@@ -81,58 +81,6 @@ fn liftable(reason: Reason, rule: &str, policy: &Policy) -> Liftable {
     if reason == Reason::CommandDenied && !taken_away { Liftable::Yes } else { Liftable::No }
 }
 
-/// A stand-in with the shape of `crate::commands`: it looks at the first word of a command and no further.
-mod advice {
-    use sandbox_core::{
-        Denial, Policy, Reason,
-        exec::{Exec, Program},
-    };
-
-    pub enum Verdict {
-        Allowed,
-        Denied(Refused),
-        #[allow(dead_code, reason = "the first word is always known")]
-        Unknown(String),
-    }
-
-    pub struct Refused {
-        pub reason: Reason,
-        pub rule: String,
-        pub target: String,
-    }
-
-    pub fn advise(exec: &Exec, policy: &Policy) -> Verdict {
-        let text = match &exec.program {
-            Program::Shell(script) => script.clone(),
-            Program::Argv(argv) => argv.join(" "),
-        };
-        let word = text.split_whitespace().next().unwrap_or_default();
-        let name = word.rsplit('/').next().unwrap_or_default();
-        if !policy.commands.deny.contains(name) {
-            return Verdict::Allowed;
-        }
-        let target = text.chars().take(200).collect();
-        Verdict::Denied(Refused { reason: Reason::CommandDenied, rule: name.to_owned(), target })
-    }
-
-    impl Verdict {
-        pub fn denial(&self, policy: &Policy) -> Option<Denial> {
-            let Self::Denied(refused) = self else { return None };
-            Some(Denial {
-                reason: refused.reason,
-                target: refused.target.clone(),
-                rule: refused.rule.clone(),
-                level: policy.name.clone(),
-                message: format!(
-                    "`{}` was not run: the policy {} denies `{}`",
-                    refused.target, policy.name, refused.rule
-                ),
-                how_to_ask: "Do it another way".to_owned(),
-            })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +93,20 @@ mod tests {
         assert_eq!((objection.rule.as_str(), objection.liftable), ("sudo", Liftable::Yes));
         assert_eq!(objection.denial.reason, Reason::CommandDenied);
         assert_eq!(judge(&Exec::shell("id"), &Policy::default()).objections, []);
+    }
+
+    #[test]
+    fn every_rule_that_a_command_breaks_is_named() {
+        let judged = judge(&Exec::shell("sudo ssh host; echo $(nc -l 1)"), &Policy::default());
+        let rules: std::collections::BTreeSet<&str> =
+            judged.objections.iter().map(|objection| objection.rule.as_str()).collect();
+        assert_eq!(rules, ["nc", "ssh", "sudo"].into(), "{judged:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_told_runs_and_says_so() {
+        let judged = judge(&Exec::shell("$(cat name) x"), &Policy::default());
+        assert!(judged.objections.is_empty() && judged.unknown.is_some(), "{judged:?}");
     }
 
     #[test]
