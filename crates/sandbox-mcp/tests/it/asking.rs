@@ -246,16 +246,9 @@ async fn what_was_asked_and_answered_is_in_the_history() {
     let session = client.sandbox().await;
     run(&client, &session, "ssh -V", yes_for("10 minutes")).await;
     run(&client, &session, "sudo id", json!({"action": "decline"})).await;
-    client.ok("get_sandbox_status", json!({})).await;
-    let logs = std::process::Command::new(crate::harness::BINARY)
-        .args(["logs", &session, "--json"])
-        .env("WORKSPACE_BASE", client.state())
-        .output()
-        .unwrap();
-    let logs = String::from_utf8(logs.stdout).unwrap();
-    let events: Vec<Value> = logs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = client.history(&session, "declined", 1).await;
     let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).cloned().collect::<Vec<_>>();
-    assert_eq!((of("asked").len(), of("granted").len(), of("declined").len()), (2, 1, 1), "{logs}");
+    assert_eq!((of("asked").len(), of("granted").len(), of("declined").len()), (2, 1, 1), "{events:?}");
     let granted = &of("granted")[0];
     assert_eq!((&granted["target"], &granted["span"]), (&json!("ssh -V"), &json!({"minutes": 10})), "{granted}");
     assert!(granted["by"].as_str().unwrap().contains("the user of it"), "{granted}");
