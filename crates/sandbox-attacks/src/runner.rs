@@ -281,12 +281,9 @@ pub(crate) fn small(policy: &Policy, room: Room) -> Policy {
     let limits = &mut policy.limits;
     limits.memory = Bytes(limits.memory.0.min(64 << 20));
     limits.pids = limits.pids.min(64);
-    limits.disk = Bytes(limits.disk.0.min(32 << 20));
+    limits.disk = Bytes(limits.disk.0.min(if room == Room::TinyDisk { 4 << 20 } else { 32 << 20 }));
     limits.cpu_millis = limits.cpu_millis.min(1000);
-    limits.tmp = match room {
-        Room::Small => Bytes(limits.tmp.0.min(24 << 20)),
-        Room::LargeTmp => Bytes(1 << 30),
-    };
+    limits.tmp = if room == Room::LargeTmp { Bytes(1 << 30) } else { Bytes(limits.tmp.0.min(24 << 20)) };
     policy
 }
 
