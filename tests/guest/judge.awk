@@ -2,7 +2,7 @@
 { gsub(/\033\[[0-9;]*m/, "") }
 /^@@ begin / { note($3); scene = $3; program = $4; said = ""; next }
 /^@@ end / { finish_program($3, $5); next }
-/^@@ done/ { complete = 1; next }
+/^@@ done/ { complete++; next }
 /^@@ left: / { fail("leftovers", substr($0, 10)) }
 /^test result:/ { passed[scene] += $4; failed[scene] += $6 }
 scene != "" { said = said " " $0 }
@@ -20,7 +20,7 @@ function finish_program(name, status) {
 }
 
 END {
-    if (!complete) fail("guest", "the guest did not come to its end")
+    if (complete != boots) fail("guest", "the guest did not come to its end")
     count = split(scenes, wanted, " ")
     for (i = 1; i <= count; i++) if (!(wanted[i] in seen)) fail(wanted[i], "did not run")
     for (i = 1; i <= last; i++) {

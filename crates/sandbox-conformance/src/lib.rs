@@ -6,11 +6,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, reason = "this crate is a test")]
 
+mod calls;
 mod commands;
 mod counts;
 mod files;
 mod limits;
 mod lives;
+mod presets;
+mod roots;
 mod walls;
 mod workbench;
 
@@ -23,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox_core::Backend;
+use sandbox_core::{Backend, policy::SystemCalls};
 pub use workbench::Workbench;
 
 /// A variable that the program which runs this suite has in its environment, and that no sandbox may see.
@@ -62,23 +65,48 @@ fn cases() -> Vec<Case> {
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
             an_image_folder_can_be_changed_where_the_policy_says, output_can_be_written_but_not_taken_back,
             user_namespaces_and_settings_of_the_kernel_are_out_of_reach, what_tells_machines_apart_is_covered;
-        limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count, cpu_is_held,
+        calls: each_profile_refuses_what_it_says, everyday_programs_run_with_every_profile,
+            a_process_can_be_traced_only_where_the_policy_says, a_tracer_does_not_reach_the_executor,
+            commands_on_their_way_are_not_the_executor_for_a_tracer, who_makes_the_executor_its_tracer_gains_nothing,
+            a_profile_of_ones_own_is_held_with_the_floor_beneath;
+        roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
+            layers_count_as_disk, a_layer_is_never_used_again;
+        limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count,
+            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count, many_empty_files_count,
+            memory_of_a_process_that_lost_its_first_thread_is_held, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,
             message_queues_are_not_used_up;
         lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
+        presets: full_isolation, development, build, production, yolo_1, yolo_2, yolo_3, yolo_4, user_added, verified;
     }
 }
 
 /// Runs all cases whose names contain `filter`, and returns how many failed.
 pub async fn run(subject: Subject, filter: &str) -> usize {
-    let cases: Vec<Case> = cases().into_iter().filter(|(name, _)| name.contains(filter)).collect();
+    let cases = cases().into_iter().filter(|(name, _)| name.contains(filter)).collect();
+    run_cases(Workbench::new(subject), cases).await
+}
+
+/// Runs again, with this set of system calls where a case names none, those that say whether a sandbox can be worked in
+/// and holds.
+pub async fn run_with(subject: Subject, filter: &str, calls: &SystemCalls) -> usize {
+    let wanted = |name: &str| {
+        let kind = ["commands::", "files::", "walls::"].iter().any(|kind| name.starts_with(kind));
+        kind && !name.ends_with("a_gigabyte_of_output_goes_through")
+    };
+    let cases = cases().into_iter().filter(|(name, _)| name.contains(filter) && wanted(name)).collect();
+    println!("\nwith the system calls of `{calls}`:");
+    run_cases(Workbench::new(subject).with_calls(calls.clone()), cases).await
+}
+
+async fn run_cases(clean: Workbench, cases: Vec<Case>) -> usize {
     println!("\nrunning {} tests", cases.len());
     let (mut passed, mut failed) = (0, Vec::new());
     let start = Instant::now();
     for (name, case) in cases {
-        let bench = Workbench::new(subject.clone());
+        let bench = clean.another();
         let began = Instant::now();
         let outcome =
             tokio::spawn(AssertUnwindSafe(tokio::time::timeout(Duration::from_secs(120), case(bench.clone())))).await;

@@ -83,6 +83,50 @@ pub async fn files_that_were_removed_but_are_open_count(bench: Workbench) {
     assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
 }
 
+pub async fn files_that_only_a_map_or_a_thread_keeps_count(bench: Workbench) {
+    // Each puts 200 MiB out of sight: as maps of one page, in a process whose first thread has ended, in a table of
+    // descriptors that one thread has for itself.
+    let write = "import ctypes, mmap, os, threading, time\nlibc = ctypes.CDLL(None)\n\
+        def file():\n f = os.open('f', os.O_RDWR | os.O_CREAT)\n [os.write(f, bytes(1 << 20)) for _ in range(10)]\n os.unlink('f')\n time.sleep(0.1)\n return f\n";
+    for keep in [
+        "kept = []\nfor _ in range(40):\n f = file(); kept.append(mmap.mmap(f, 4096)); os.close(f)\ntime.sleep(20)",
+        "def keep():\n kept = [file() for _ in range(40)]\n time.sleep(20)\n os._exit(0)\nthreading.Thread(target=keep).start()\nlibc.syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)",
+    ] {
+        let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(100)).await;
+        let mut exec = Exec::argv(["python3", "-c", &format!("{write}{keep}")]);
+        exec.timeout = Some(Duration::from_secs(60));
+        assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk), "{keep}");
+    }
+}
+
+pub async fn files_on_their_way_through_a_socket_count(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(100)).await;
+    let script = "import os, socket, time\na, b = socket.socketpair()\nfor _ in range(60):\n f = os.open('f', os.O_RDWR | os.O_CREAT)\n \
+        [os.write(f, bytes(1 << 20)) for _ in range(10)]\n os.unlink('f'); socket.send_fds(a, [b'x'], [f]); os.close(f); time.sleep(0.1)\ntime.sleep(20)";
+    let mut exec = Exec::argv(["python3", "-c", script]);
+    exec.timeout = Some(Duration::from_secs(60));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
+}
+
+pub async fn many_empty_files_count(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(64)).await;
+    let script = "import os, time\nfor n in range(40000):\n if n % 1000 == 0: os.mkdir(str(n))\n open('%d/%d' % (n // 1000 * 1000, n), 'w').close()\ntime.sleep(20)";
+    let mut exec = Exec::argv(["python3", "-c", script]);
+    exec.timeout = Some(Duration::from_secs(60));
+    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
+}
+
+pub async fn memory_of_a_process_that_lost_its_first_thread_is_held(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.memory = Bytes::mib(200)).await;
+    // Three that are below what one process may have, and together over the limit.
+    let script = "import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)\ndef keep():\n time.sleep(0.5)\n x = bytearray(b'x') * (120 << 20)\n time.sleep(60)\n os._exit(0)\n\
+        for _ in range(3):\n if os.fork() == 0:\n  threading.Thread(target=keep).start()\n  libc.syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\nif any(os.wait()[1] for _ in range(3)): os._exit(9)";
+    let mut exec = Exec::argv(["python3", "-c", script]);
+    exec.timeout = Some(Duration::from_secs(30));
+    let outcome = run(&client, &exec).await;
+    assert_eq!(outcome.exit, Exit::Limit(Control::Memory), "{outcome:?}");
+}
+
 pub async fn cpu_is_held(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.cpu_millis = 500).await;
     let script = "import time\nbegan = time.process_time()\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time() - began)";

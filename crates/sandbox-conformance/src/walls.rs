@@ -214,7 +214,7 @@ pub async fn what_tells_machines_apart_is_covered(bench: Workbench) {
     let script = r#"
 import os
 for name in ['acpi', 'bus', 'cmdline', 'config.gz', 'consoles', 'diskstats', 'driver', 'interrupts', 'iomem', 'ioports',
-             'kallsyms', 'kcore', 'keys', 'partitions', 'scsi', 'timer_list', 'tty']:
+             'kallsyms', 'kcore', 'keys', 'partitions', 'pressure', 'scsi', 'timer_list', 'tty']:
     path = '/proc/' + name
     if os.path.isdir(path) and os.listdir(path): print(name, os.listdir(path))
     if os.path.isfile(path):

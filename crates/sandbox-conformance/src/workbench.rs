@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use sandbox_core::{
     Image, Policy, Sandbox, SandboxSpec, SessionId, UserId,
     exec::{Exec, Exit, Stream},
+    policy::SystemCalls,
 };
 use sandbox_executor::{
     client::{Client, Follow, JobEvent},
@@ -19,6 +20,7 @@ use crate::Subject;
 pub struct Workbench {
     /// What is being tried.
     pub subject: Subject,
+    calls: SystemCalls,
     made: Arc<Mutex<Vec<Arc<dyn Sandbox>>>>,
 }
 
@@ -40,7 +42,17 @@ impl Outcome {
 impl Workbench {
     /// A clean one.
     pub fn new(subject: Subject) -> Self {
-        Self { subject, made: Arc::default() }
+        Self { subject, calls: spec().policy.privileges.system_calls, made: Arc::default() }
+    }
+
+    /// The same with other system calls.
+    pub fn with_calls(self, calls: SystemCalls) -> Self {
+        Self { calls, ..self }
+    }
+
+    /// A clean one of the same kind.
+    pub fn another(&self) -> Self {
+        Self { made: Arc::default(), ..self.clone() }
     }
 
     /// A sandbox with the default policy.
@@ -51,6 +63,7 @@ impl Workbench {
     /// A sandbox with something changed.
     pub async fn sandbox_with(&self, change: impl FnOnce(&mut SandboxSpec)) -> (Arc<dyn Sandbox>, Client) {
         let mut spec = spec();
+        spec.policy.privileges.system_calls = self.calls.clone();
         change(&mut spec);
         let sandbox = self.subject.backend.create(&spec).await.unwrap_or_else(|error| panic!("create: {error}"));
         self.made.lock().unwrap().push(sandbox.clone());

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
 use crate::Control;
 
 /// Something that a policy refused, and how to ask for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Denial {
     /// Why, for programs: it never changes its name.
     pub reason: Reason,
@@ -27,6 +27,21 @@ impl Denial {
     /// The kind of thing that was refused.
     pub fn kind(&self) -> Kind {
         self.reason.kind()
+    }
+}
+
+/// With its kind, which the reason decides.
+impl Serialize for Denial {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Denial", 7)?;
+        fields.serialize_field("kind", &self.kind())?;
+        fields.serialize_field("reason", &self.reason)?;
+        fields.serialize_field("target", &self.target)?;
+        fields.serialize_field("rule", &self.rule)?;
+        fields.serialize_field("level", &self.level)?;
+        fields.serialize_field("message", &self.message)?;
+        fields.serialize_field("how_to_ask", &self.how_to_ask)?;
+        fields.end()
     }
 }
 
@@ -80,28 +95,70 @@ pub enum Reason {
     Declined,
     /// Too many questions in too short a time.
     TooManyQuestions,
+    /// Somebody was asked, and did not answer in time.
+    NoAnswer,
+    /// What a sandbox has from its beginning: only a new one can have more.
+    NeedsNewSandbox,
+    /// A path that file tools do not reach.
+    OutsidePlaces,
+    /// More processors than the limit were wanted.
+    CpuLimit,
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::CommandDenied,
+        Self::CommandNotAllowed,
+        Self::MemoryLimit,
+        Self::CpuLimit,
+        Self::PidsLimit,
+        Self::DiskLimit,
+        Self::TmpLimit,
+        Self::TimeLimit,
+        Self::ReadOnly,
+        Self::OutsidePlaces,
+        Self::SystemCall,
+        Self::Privilege,
+        Self::Network,
+        Self::Ceiling,
+        Self::NeverGranted,
+        Self::NeedsNewSandbox,
+        Self::NobodyToAsk,
+        Self::Declined,
+        Self::NoAnswer,
+        Self::TooManyQuestions,
+    ];
+
     /// The kind of thing that it is about.
     pub fn kind(self) -> Kind {
         match self {
             Self::CommandDenied | Self::CommandNotAllowed => Kind::Command,
-            Self::MemoryLimit | Self::PidsLimit | Self::DiskLimit | Self::TmpLimit | Self::TimeLimit => Kind::Limit,
-            Self::ReadOnly => Kind::Filesystem,
+            Self::MemoryLimit
+            | Self::CpuLimit
+            | Self::PidsLimit
+            | Self::DiskLimit
+            | Self::TmpLimit
+            | Self::TimeLimit => Kind::Limit,
+            Self::ReadOnly | Self::OutsidePlaces => Kind::Filesystem,
             Self::SystemCall => Kind::SystemCall,
             Self::Privilege => Kind::Privilege,
             Self::Network => Kind::Network,
-            Self::Ceiling | Self::NeverGranted | Self::NobodyToAsk | Self::Declined | Self::TooManyQuestions => {
-                Kind::Access
-            }
+            Self::Ceiling
+            | Self::NeverGranted
+            | Self::NeedsNewSandbox
+            | Self::NobodyToAsk
+            | Self::Declined
+            | Self::NoAnswer
+            | Self::TooManyQuestions => Kind::Access,
         }
     }
 
-    /// The reason for having been ended by this limit, where it ends commands.
+    /// The reason for having met this limit.
     pub fn of_limit(control: Control) -> Option<Self> {
         match control {
             Control::Memory => Some(Self::MemoryLimit),
+            Control::Cpu => Some(Self::CpuLimit),
             Control::Pids => Some(Self::PidsLimit),
             Control::Disk => Some(Self::DiskLimit),
             Control::Tmp => Some(Self::TmpLimit),
@@ -134,5 +191,7 @@ mod tests {
             ("memory_limit".into(), "limit".into())
         );
         assert_eq!(Kind::SystemCall.to_string(), "system_call");
+        let names: std::collections::BTreeSet<_> = Reason::ALL.map(|reason| reason.to_string()).into();
+        assert_eq!(names.len(), Reason::ALL.len(), "each is listed once");
     }
 }

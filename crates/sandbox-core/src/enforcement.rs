@@ -22,6 +22,7 @@ pub enum Control {
     Privileges,
     SystemCalls,
     ExecutorIdentity,
+    SecurityModule,
 }
 
 impl fmt::Display for Control {
@@ -38,6 +39,7 @@ impl fmt::Display for Control {
             Self::Privileges => "privileges",
             Self::SystemCalls => "system_calls",
             Self::ExecutorIdentity => "executor_identity",
+            Self::SecurityModule => "security_module",
         })
     }
 }

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sandbox_core::{Bytes, exec::Exec};
+use sandbox_core::{
+    Bytes,
+    exec::{DiskTrouble, Exec},
+};
 use serde::{Deserialize, Serialize};
 
 /// Holds the encoded [`Boot`].
@@ -33,6 +36,9 @@ pub struct Boot {
     pub attachment: Attachment,
     /// Who commands and file operations are.
     pub user: Identity,
+    /// Capabilities of commands whose user is not root, as a bit set. Root inside has what the executor has.
+    #[serde(default)]
+    pub capabilities: u64,
     /// Commands start here, and relative paths too.
     pub workspace: String,
     /// Roots beneath which file requests may act. The workspace is one of them.
@@ -106,31 +112,56 @@ pub enum BootReport {
     Failed(String),
 }
 
-/// What a supervisor outside has killed so far, as two little-endian 64-bit counters at the start of the page.
+/// What a supervisor outside has killed so far, as little-endian 64-bit numbers at the start of the page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
     /// Kills because of memory.
     pub memory: u64,
+    /// Bytes of memory that were used at the last of them.
+    pub memory_used: u64,
     /// Kills because of disk space.
     pub disk: u64,
+    /// Bytes of files at the last of them; the greatest number where that was not known.
+    pub disk_used: u64,
+    /// What else was wrong with the files then.
+    pub trouble: Option<DiskTrouble>,
 }
+
+/// As numbers, from one on.
+const TROUBLES: [DiskTrouble; 4] =
+    [DiskTrouble::TooDeep, DiskTrouble::TooManyOpen, DiskTrouble::Unreadable, DiskTrouble::DiskFull];
 
 impl Verdicts {
     /// Size of the encoded form.
-    pub const SIZE: usize = 16;
+    pub const SIZE: usize = 40;
 
     /// As it stands in the page.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let trouble =
+            TROUBLES.iter().position(|known| Some(*known) == self.trouble).map_or(0, |index| index as u64 + 1);
+        let numbers = [self.memory, self.memory_used, self.disk, self.disk_used, trouble];
         let mut bytes = [0; Self::SIZE];
-        bytes[..8].copy_from_slice(&self.memory.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.disk.to_le_bytes());
+        bytes.chunks_exact_mut(8).zip(numbers).for_each(|(place, number)| place.copy_from_slice(&number.to_le_bytes()));
         bytes
     }
 
     /// From the page.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
-        let (memory, disk) = bytes.split_at(8);
-        let number = |half: &[u8]| half.iter().rev().fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
-        Self { memory: number(memory), disk: number(disk) }
+        let number = |at: usize| bytes[8 * at..][..8].iter().rev().fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
+        let trouble = usize::try_from(number(4)).ok().and_then(|number| TROUBLES.get(number.checked_sub(1)?).copied());
+        Self { memory: number(0), memory_used: number(1), disk: number(2), disk_used: number(3), trouble }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_come_back_as_they_were() {
+        for trouble in TROUBLES.map(Some).into_iter().chain([None]) {
+            let verdicts = Verdicts { memory: 1, memory_used: 1 << 40, disk: 3, disk_used: u64::MAX, trouble };
+            assert_eq!(Verdicts::from_bytes(verdicts.to_bytes()), verdicts);
+        }
     }
 }

@@ -29,7 +29,9 @@ use crate::{
     host::Host,
     ids::SLOTS,
     launcher::{Order, Report},
-    plan, probe,
+    plan,
+    prepared::Prepared,
+    probe,
     sandbox::LinuxSandbox,
     seccomp::Chosen,
     sys, wire,
@@ -140,7 +142,9 @@ impl Backend for LinuxBackend {
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
         let calls = Chosen::find(&spec.policy.privileges)?;
-        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, slot(&spec.id), self.inner.lease)?;
+        let prepared = prepare(spec, &launcher.host).await?;
+        let slot = slot(&spec.id);
+        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
         let folder = plan.folder.clone();
@@ -289,6 +293,27 @@ fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) 
         Report::Used { ticket, usage } => launcher.deliver(ticket, Answer::Used(usage)),
         Report::Ended { name } => tracing::debug!(%name, "sandbox ended"),
         Report::Ready(_) | Report::Unusable(_) => {}
+    }
+}
+
+/// What takes long is done aside, and goes on if nobody waits for it any longer.
+async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
+    if Prepared::is_trivial(spec) {
+        return Prepared::for_spec(spec, host);
+    }
+    let (owned, host) = (spec.clone(), host.clone());
+    let work = tokio::task::spawn_blocking(move || Prepared::for_spec(&owned, &host));
+    let step = || format!("preparing the policy `{}`", spec.policy.name);
+    match tokio::time::timeout(spec.policy.limits.start, work).await {
+        Ok(Ok(prepared)) => prepared,
+        Ok(Err(error)) => Err(Error::Step { step: step(), why: error.to_string() }),
+        Err(_) => {
+            let why = format!(
+                "not ready after {:?}; it goes on in the background and is done once, so try again in a while",
+                spec.policy.limits.start
+            );
+            Err(Error::Step { step: step(), why })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, chown},
+        unix::fs::{DirBuilderExt, chown, symlink},
     },
     path::Path,
     rc::Rc,
@@ -20,9 +20,11 @@ use sandbox_executor::boot::{Attachment, Verdicts};
 use crate::{
     bwrap,
     cgroup::Cgroup,
-    enact::{self, Baggage, Owner},
+    enact::{self, Baggage},
+    ground,
     host::Host,
-    plan::{Plan, RootSource, Watch},
+    layers,
+    plan::{Plan, Watch},
     seccomp::Filters,
     supervise::Supervisor,
     sys::{self, Cloned},
@@ -208,17 +210,17 @@ impl BirthError {
 
 /// Makes the folders that the sandbox will reach, for their owners.
 pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
-    plan.folders
-        .iter()
-        .try_for_each(|(name, owner)| {
-            let path = plan.folder.join(name);
-            match fs::DirBuilder::new().mode(0o755).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            if *owner != 0 { chown(&path, Some(*owner), Some(*owner)) } else { Ok(()) }
-        })
+    let link = plan.ground.as_deref().map_or(Ok(()), |ground| symlink(ground, plan.folder.join(ground::LINK)));
+    link.and_then(|()| plan.folders.iter().try_for_each(|(name, owner)| make_folder(&plan.folder.join(name), *owner)))
         .map_err(BirthError::at("making folders"))
+}
+
+fn make_folder(path: &Path, owner: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if owner != 0 { chown(path, Some(owner), Some(owner)) } else { Ok(()) }
 }
 
 /// A name in a folder can be longer than a socket's address may be, so it goes through the folder's descriptor.
@@ -268,13 +270,21 @@ fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
     }
     fs::write(own.join("uid_map"), plan.ids.lines())?;
     fs::write(own.join("gid_map"), plan.ids.lines())?;
-    let overlay = match &plan.root {
-        RootSource::Overlay { lower, map_ids: true, volatile } => {
-            let ids = rustix::fs::open(own.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            Some(enact::overlay_of(&plan.folder, lower, Some(ids.as_fd()), *volatile, Owner::Root)?)
-        }
-        _ => None,
-    };
-    let overlay: Vec<BorrowedFd<'_>> = overlay.as_ref().map(AsFd::as_fd).into_iter().collect();
-    wire::send(sync, b"go", &overlay)
+    let made = make_overlays(plan, &own)?;
+    wire::send(sync, b"go", &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+}
+
+/// Those that only we can make; an ordinary user's are made by the sandbox itself.
+fn make_overlays(plan: &Plan, process: &Path) -> io::Result<Vec<OwnedFd>> {
+    let mut ours = plan.layers().filter(|layers| layers.map_ids).peekable();
+    if ours.peek().is_none() {
+        return Ok(Vec::new());
+    }
+    let ids = rustix::fs::open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    ours.map(|layers| {
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("layering over {:?}: {error}", layers.lower));
+        layers::assemble(&plan.folder, layers, Some(ids.as_fd())).map_err(failed)
+    })
+    .collect()
 }

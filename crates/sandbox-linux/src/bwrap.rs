@@ -169,8 +169,8 @@ fn arguments(plan: &Plan) -> Vec<String> {
                     say(&["--ro-bind", &path, &path]);
                 }
             }
-            // bwrap does the rest of /dev by itself.
-            Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
+            // bwrap does the rest of /dev by itself; layers were refused.
+            Step::Layers { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
         }
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);

@@ -8,15 +8,12 @@ use std::{
     ffi::CString,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags},
-    mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-        UnmountFlags,
-    },
+    fs::{Mode, OFlags},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, UnmountFlags},
     process::Signal,
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
@@ -25,6 +22,7 @@ use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD
 use crate::{
     cgroup::Entry,
     counts::{Counts, TERMINALS},
+    layers::{self, Layers, attach, clone_tree},
     plan::{self, Confinement, Plan, RootSource, Step},
     sys::{self, Instruction},
     wall::{self, Wall},
@@ -98,10 +96,10 @@ impl<'a> Baggage<'a> {
 fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     let plan = baggage.plan;
     enter_cgroup(baggage.entry).step(|| "entering the cgroup".into())?;
-    let overlay = wait_for_go(baggage.sync)?;
+    let overlays = wait_for_go(baggage.sync)?;
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
-    let sources = open_sources(&plan.steps)?;
+    let mut materials = Materials { overlays, sources: open_sources(&plan.steps)? };
     become_first_user(plan)?;
     if wall::stands(Wall::CgroupNamespace) {
         sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
@@ -109,7 +107,7 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     if wall::stands(Wall::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
     }
-    build_root(plan, overlay, sources, baggage.sync)?;
+    build_root(plan, &mut materials, baggage.sync)?;
     confine(&plan.confinement, &plan.counts, baggage)
 }
 
@@ -123,10 +121,30 @@ pub fn enter_cgroup(entry: &Entry) -> io::Result<()> {
     Ok(())
 }
 
-/// The launcher writes the id maps first; with them may come a root file system that only it can make.
-fn wait_for_go(sync: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failed> {
-    let (_, mut descriptors) = wire::receive(sync, &mut [0; 16]).step(|| "waiting for the id maps".into())?;
-    Ok(descriptors.pop())
+/// What was opened or made for the steps before this process became the sandbox's own user, in their order.
+struct Materials {
+    overlays: VecDeque<OwnedFd>,
+    sources: VecDeque<OwnedFd>,
+}
+
+impl Materials {
+    fn source(&mut self) -> io::Result<OwnedFd> {
+        self.sources.pop_front().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Ready made where only the launcher can.
+    fn overlay(&mut self, folder: &Path, layers: &Layers) -> io::Result<OwnedFd> {
+        match self.overlays.pop_front() {
+            Some(made) => Ok(made),
+            None => layers::assemble(folder, layers, None),
+        }
+    }
+}
+
+/// The launcher writes the id maps first; with them may come overlays that only it can make.
+fn wait_for_go(sync: BorrowedFd<'_>) -> Result<VecDeque<OwnedFd>, Failed> {
+    let (_, descriptors) = wire::receive(sync, &mut [0; 16]).step(|| "waiting for the id maps".into())?;
+    Ok(descriptors.into())
 }
 
 fn become_first_user(plan: &Plan) -> Result<(), Failed> {
@@ -159,33 +177,26 @@ fn open_source(source: &Path, access: plan::Access) -> io::Result<OwnedFd> {
 }
 
 /// No program of another owner, no device.
-fn harmless() -> MountAttrFlags {
+pub fn harmless() -> MountAttrFlags {
     let mut flags = MountAttrFlags::empty();
     flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, wall::stands(Wall::NoSetuid));
     flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, wall::stands(Wall::NoDevices));
     flags
 }
 
-fn build_root(
-    plan: &Plan,
-    overlay: Option<OwnedFd>,
-    mut sources: VecDeque<OwnedFd>,
-    sync: BorrowedFd<'_>,
-) -> Result<(), Failed> {
+fn build_root(plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_>) -> Result<(), Failed> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).step(|| "making mounts private".into())?;
-    let root = match (&plan.root, overlay) {
-        (_, Some(made)) => made,
-        (RootSource::Empty, None) => tmpfs(4 << 20, 0o755).step(|| "making the root file system".into())?,
-        (RootSource::Overlay { lower, volatile, .. }, None) => {
-            overlay_of(&plan.folder, lower.as_path(), None, *volatile, Owner::Unprivileged)
-                .step(|| format!("layering over {}", lower.display()))?
+    let root = match &plan.root {
+        RootSource::Empty => tmpfs(4 << 20, 0o755).step(|| "making the root file system".into())?,
+        RootSource::Layers(layers) => {
+            materials.overlay(&plan.folder, layers).step(|| format!("layering over {:?}", layers.lower))?
         }
     };
     attach(&root, Path::new(".")).step(|| "mounting the root file system".into())?;
     rustix::process::fchdir(&root).step(|| "entering the root file system".into())?;
     for step in &plan.steps {
-        walk(step, plan, &mut sources, sync).step(|| format!("{step:?}"))?;
+        walk(step, plan, materials, sync).step(|| format!("{step:?}"))?;
     }
     // Old and new root are stacked on one place, and the old one is taken from below; no folder for it is needed.
     rustix::process::pivot_root(".", ".").step(|| "changing the root".into())?;
@@ -195,7 +206,7 @@ fn build_root(
     rustix::process::chdir("/").step(|| "entering the new root".into())
 }
 
-fn walk(step: &Step, plan: &Plan, sources: &mut VecDeque<OwnedFd>, sync: BorrowedFd<'_>) -> io::Result<()> {
+fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_>) -> io::Result<()> {
     match step {
         Step::Folder { target, mode } => match rustix::fs::mkdir(target.as_str(), Mode::from_raw_mode(*mode)) {
             Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -205,10 +216,8 @@ fn walk(step: &Step, plan: &Plan, sources: &mut VecDeque<OwnedFd>, sync: Borrowe
             Err(rustix::io::Errno::EXIST) => Ok(()),
             other => Ok(other?),
         },
-        Step::Bind { target, .. } => match sources.pop_front() {
-            Some(tree) => attach(&tree, Path::new(target)),
-            None => Err(io::ErrorKind::NotFound.into()),
-        },
+        Step::Bind { target, .. } => attach(&materials.source()?, Path::new(target)),
+        Step::Layers { target, layers } => attach(&materials.overlay(&plan.folder, layers)?, Path::new(target)),
         Step::Device { name } => {
             let target = format!("dev/{name}");
             drop(rustix::fs::open(
@@ -220,10 +229,7 @@ fn walk(step: &Step, plan: &Plan, sources: &mut VecDeque<OwnedFd>, sync: Borrowe
         }
         Step::Zeros { .. } => {
             drop(rustix::fs::open("dev/zero", OFlags::CREATE | OFlags::CLOEXEC, Mode::from_raw_mode(0o444))?);
-            match sources.pop_front() {
-                Some(file) => attach(&file, Path::new("dev/zero")),
-                None => Err(io::ErrorKind::NotFound.into()),
-            }
+            attach(&materials.source()?, Path::new("dev/zero"))
         }
         Step::Tmpfs { target, size, mode } => attach(&tmpfs(*size, *mode)?, Path::new(target)),
         Step::Proc => mount_proc(&plan.counts, sync),
@@ -295,78 +301,15 @@ fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, harmless())?)
 }
 
-/// Who makes an overlay.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// Root of this machine.
-    Root,
-    /// Root of a user namespace: attributes of the overlay are kept in the `user` class.
-    Unprivileged,
-}
-
-/// An overlay of `folder`'s own layer over an image. With `ids` the image's owners are mapped by that user namespace.
-pub fn overlay_of(
-    folder: &Path,
-    lower: &Path,
-    ids: Option<BorrowedFd<'_>>,
-    volatile: bool,
-    owner: Owner,
-) -> io::Result<OwnedFd> {
-    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // Layers by descriptor are for kernels from 6.13 on, so a mapped one stands at a path for the moment that it takes.
-    let point = ids.map(|ids| mount_mapped(folder, lower, ids)).transpose()?;
-    let made = configure_overlay(&context, folder, point.as_deref().unwrap_or(lower), volatile, owner);
-    if let Some(point) = point {
-        let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
-        let _ = fs::remove_dir(&point);
-    }
-    made?;
-    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, harmless())?)
-}
-
-fn mount_mapped(folder: &Path, lower: &Path, ids: BorrowedFd<'_>) -> io::Result<PathBuf> {
-    let tree = clone_tree(lower)?;
-    sys::set_mount_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, Some(ids))?;
-    let point = folder.join("lower");
-    fs::create_dir(&point)?;
-    attach(&tree, &point)?;
-    Ok(point)
-}
-
-fn configure_overlay(context: &OwnedFd, folder: &Path, lower: &Path, volatile: bool, owner: Owner) -> io::Result<()> {
-    rustix::mount::fsconfig_set_string(context, "lowerdir", escaped(lower))?;
-    rustix::mount::fsconfig_set_string(context, "upperdir", folder.join("upper"))?;
-    rustix::mount::fsconfig_set_string(context, "workdir", folder.join("work"))?;
-    if volatile {
-        rustix::mount::fsconfig_set_flag(context, "volatile")?;
-    }
-    if owner == Owner::Unprivileged {
-        rustix::mount::fsconfig_set_flag(context, "userxattr")?;
-    }
-    Ok(rustix::mount::fsconfig_create(context)?)
-}
-
-/// A colon separates layers, so one in a name is escaped.
-fn escaped(path: &Path) -> String {
-    path.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:")
-}
-
-fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    Ok(rustix::mount::open_tree(CWD, source, flags)?)
-}
-
-fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(tree, "", CWD, target, flags)?)
-}
-
 /// Gives up everything that is not needed, and becomes the executor.
 fn confine(
     confinement: &Confinement,
     counts: &Counts,
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
+    if let Some(label) = &confinement.label {
+        label.apply().step(|| label.step())?;
+    }
     if let Some(count) = confinement.processors {
         limit_processors(count).step(|| format!("using {count} processors"))?;
     }
@@ -379,9 +322,7 @@ fn confine(
             break;
         }
     }
-    let kept = CapabilitySet::from_bits_retain(confinement.capabilities);
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    rustix::thread::set_capabilities(None, sets).step(|| "dropping capabilities".into())?;
+    keep_capabilities(confinement.capabilities).step(|| "dropping capabilities".into())?;
     // Away from the terminal and the process group of whoever started us: they stay out of reach, also by `kill 0`.
     if wall::stands(Wall::Session) {
         rustix::process::setsid().step(|| "leaving the session".into())?;
@@ -403,8 +344,23 @@ fn confine(
     if wall::stands(Wall::Seccomp) {
         sys::filter_system_calls(baggage.filter).step(|| "filtering system calls".into())?;
     }
+    // Only now is it seen whether this process may have the label.
+    let label = confinement.label.as_ref().map(|label| format!(", {}", label.step())).unwrap_or_default();
     let why = sys::execute(executor.as_fd(), c"executor", &wall::for_executor());
-    Err(Failed { step: "starting the executor".into(), why })
+    Err(Failed { step: format!("starting the executor{label}"), why })
+}
+
+/// Root keeps them over an exec; anybody else only those that are ambient.
+fn keep_capabilities(bits: u64) -> io::Result<()> {
+    let kept = CapabilitySet::from_bits_retain(bits);
+    let root = rustix::process::geteuid().is_root();
+    let inheritable = if root { CapabilitySet::empty() } else { kept };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
+    for number in (0..u64::BITS).filter(|number| !root && bits & (1 << number) != 0) {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
 }
 
 /// Best effort by design: it says again what the mounts already say, and older kernels do not know it.

@@ -10,8 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::unavailable;
+
 /// Copied where they exist.
-const SOURCES: [&str; 36] = [
+pub const SOURCES: [&str; 36] = [
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
@@ -51,7 +53,7 @@ const SOURCES: [&str; 36] = [
 ];
 
 /// Written by us.
-const MADE: [(&str, &str); 7] = [
+pub const MADE: [(&str, &str); 7] = [
     (
         "passwd",
         "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -96,35 +98,53 @@ pub fn prepare(state: &Path) -> io::Result<PathBuf> {
 }
 
 fn build(draft: &Path) -> io::Result<()> {
-    let etc = draft.join("etc");
-    fs::create_dir_all(&etc)?;
+    folder(draft)?;
+    fill(&draft.join("etc"), &SOURCES)?;
+    // A file of nothing, for `/dev/zero` where the device would hide memory. Some file systems end at 16 GiB.
+    let zeros = fs::File::create(draft.join("zero"))?;
+    zeros.set_len(1 << 40).or_else(|_| zeros.set_len(1 << 34))?;
+    // Where every sandbox, in a mount namespace of its own, puts its root for a moment.
+    folder(&draft.join("root"))?;
+    write(&draft.join(unavailable::STUB), unavailable::TEXT, 0o444)?;
+    write_programs(&draft.join("opt"))
+}
+
+/// Makes an `/etc` with copies of these and with what is made up.
+pub fn fill(etc: &Path, sources: &[&str]) -> io::Result<()> {
+    folder(etc)?;
     let mut budget = MOST_FILES;
-    for name in SOURCES {
-        let target = etc.join(name);
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent)?;
+    for name in sources {
+        let (source, target) = (Path::new("/etc").join(name), etc.join(name));
+        if let Some(parent) = Path::new(name).parent()
+            && parent != Path::new("")
+            && source.exists()
+        {
+            folder(&etc.join(parent))?;
         }
-        copy(&Path::new("/etc").join(name), &target, &mut budget)?;
+        copy(&source, &target, &mut budget)?;
     }
     for (name, content) in MADE {
         write(&etc.join(name), content, 0o644)?;
     }
     let _ = symlink("/proc/self/mounts", etc.join("mtab"));
-    // A file of nothing, for `/dev/zero` where the device would hide memory. Some file systems end at 16 GiB.
-    let zeros = fs::File::create(draft.join("zero"))?;
-    zeros.set_len(1 << 40).or_else(|_| zeros.set_len(1 << 34))?;
-    // Where every sandbox, in a mount namespace of its own, puts its root for a moment.
-    fs::create_dir(draft.join("root"))?;
-    let programs = draft.join("opt/bin");
-    fs::create_dir_all(&programs)?;
-    for name in ["pip", "pip3"] {
-        write(&programs.join(name), PIP, 0o755)?;
-    }
     Ok(())
 }
 
+/// Makes a folder with the programs of our own.
+pub fn write_programs(opt: &Path) -> io::Result<()> {
+    folder(opt)?;
+    folder(&opt.join("bin"))?;
+    ["pip", "pip3"].into_iter().try_for_each(|name| write(&opt.join("bin").join(name), PIP, 0o755))
+}
+
+/// Makes a folder that everybody may look into, whatever this process's mask for new files is.
+pub fn folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
 /// Links stay links, folders are walked, files that everybody may read are copied. What is not there is left out.
-fn copy(source: &Path, target: &Path, budget: &mut usize) -> io::Result<()> {
+pub fn copy(source: &Path, target: &Path, budget: &mut usize) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(source) else { return Ok(()) };
     if *budget == 0 {
         return Ok(());
@@ -135,7 +155,7 @@ fn copy(source: &Path, target: &Path, budget: &mut usize) -> io::Result<()> {
     }
     if found.is_dir() {
         let Ok(entries) = fs::read_dir(source) else { return Ok(()) };
-        fs::create_dir_all(target)?;
+        folder(target)?;
         for entry in entries.flatten() {
             copy(&entry.path(), &target.join(entry.file_name()), budget)?;
         }
@@ -156,21 +176,25 @@ fn link(source: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+/// Writes a file with this mode.
+pub fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let _ = fs::remove_file(path);
     fs::write(path, content)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 /// Changes when a source does, and with the version of this program.
-fn fingerprint() -> u64 {
+pub fn fingerprint() -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), "root and zero", PIP, MADE).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), "root and zero", PIP, MADE, unavailable::TEXT).hash(&mut hasher);
     for name in SOURCES {
-        let stamp =
-            fs::metadata(Path::new("/etc").join(name)).map(|found| (found.mtime(), found.mtime_nsec(), found.size()));
-        (name, stamp.ok()).hash(&mut hasher);
+        (name, stamp(&Path::new("/etc").join(name))).hash(&mut hasher);
     }
     hasher.finish()
+}
+
+/// Changes when the file, or what is directly in the folder, does.
+pub fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
+    fs::metadata(path).ok().map(|found| (found.mtime(), found.mtime_nsec(), found.size()))
 }

@@ -8,14 +8,15 @@ use std::{
 use sandbox_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cgroup::CgroupHost,
-    counts::Inotify,
-    etc,
-    ids::IdSource,
-    plan::{Access, Step},
-    stage::Stage,
-};
+use crate::{cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, security_module::SecurityModule, stage::Stage};
+
+/// `/usr`, or what is beside it with programs in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Top {
+    Link { name: String, to: String },
+    Folder { name: String },
+}
 
 /// This machine, as far as making sandboxes goes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,14 +27,16 @@ pub struct Host {
     pub ids: IdSource,
     /// Cgroups that sandboxes can have.
     pub cgroup: CgroupHost,
-    /// Steps that bring this machine's programs in.
-    pub programs: Vec<Step>,
+    /// Where this machine's programs are.
+    pub tops: Vec<Top>,
     /// The folder with the made-up `/etc`.
     pub etc: PathBuf,
     /// How many watches of files a user of this machine has.
     pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
+    /// A second wall, where the kernel has one.
+    pub security: SecurityModule,
 }
 
 impl Host {
@@ -41,23 +44,21 @@ impl Host {
     pub fn look(state: &Path, stage: Stage) -> Result<Self> {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
+        let security = if bwrap.is_some() { SecurityModule::OutOfReach } else { SecurityModule::look() };
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
-        Ok(Self { state: state.into(), ids, cgroup, programs: programs(), etc, inotify, bwrap })
+        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, inotify, bwrap, security })
     }
 }
 
 /// `/usr`, and beside it whatever this distribution has: links into it, or folders of their own.
-fn programs() -> Vec<Step> {
-    let mut steps = Vec::new();
-    for name in ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+fn tops() -> Vec<Top> {
+    let look = |name: &str| {
         let path = Path::new("/").join(name);
-        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        let found = fs::symlink_metadata(&path).ok()?;
         if let (true, Ok(to)) = (found.is_symlink(), fs::read_link(&path)) {
-            steps.push(Step::Link { target: name.into(), to: to.to_string_lossy().into_owned() });
-        } else if found.is_dir() {
-            steps.push(Step::Folder { target: name.into(), mode: 0o755 });
-            steps.push(Step::Bind { source: path, target: name.into(), access: Access::Read });
+            return Some(Top::Link { name: name.into(), to: to.to_string_lossy().into_owned() });
         }
-    }
-    steps
+        found.is_dir().then(|| Top::Folder { name: name.into() })
+    };
+    ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"].into_iter().filter_map(look).collect()
 }

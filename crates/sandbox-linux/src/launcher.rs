@@ -23,11 +23,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     birth::{self, Contact, Newborn, Nursery, Started, Stocked},
     cgroup::Cgroup,
+    disk::{self, Free, Ledger, Look},
     executor_image,
     host::Host,
     plan::{Plan, Watch},
     spare, stage,
-    supervise::{self, Supervisor},
+    supervise::Supervisor,
     sys::{self, Cloned},
     tree, wire,
 };
@@ -150,6 +151,7 @@ struct Creating {
 struct DiskWatch {
     due: Instant,
     free: u64,
+    ledger: Ledger,
     running: Option<(OwnedFd, OwnedFd, Vec<u64>)>,
 }
 
@@ -157,7 +159,8 @@ impl Launcher {
     fn new(host: Host) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, control(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)?;
-        let disk = DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, running: None };
+        let disk =
+            DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, ledger: Ledger::default(), running: None };
         let nursery = Nursery::new(executor_image::load()?)?;
         // An earlier launcher may have been killed before it had removed everything.
         let sweep_at = has_trash(&host.state).then(Instant::now);
@@ -340,7 +343,7 @@ impl Launcher {
                     None => live.and_then(|live| Some(live.supervisor.as_ref()?.usage())).unwrap_or_default(),
                 };
                 let folder = self.host.state.join("sandboxes").join(name);
-                usage.disk = Bytes(live.map_or_else(|| supervise::disk_usage(&folder, None), Live::disk_usage));
+                usage.disk = Bytes(live.map_or_else(|| disk::look(&folder, None), Live::look_at_files).bytes());
                 self.report(&Report::Used { ticket, usage }, &[]);
                 sys::exit_now(0)
             }
@@ -372,17 +375,18 @@ impl Launcher {
     }
 
     fn watch_disk(&mut self) {
-        let Ok((free, too_little)) = supervise::free_space(&self.host.state) else { return };
+        let Ok(space) = Free::at(&self.host.state) else { return };
+        let free = space.0;
         if let Some((pidfd, answer, tokens)) = self.disk.running.take() {
             if !ended(&pidfd) {
                 self.disk.running = Some((pidfd, answer, tokens));
                 return;
             }
-            self.judge_disk(&answer, &tokens, too_little);
+            self.judge_disk(&answer, &tokens, space);
         }
         // Sizes are looked at only when something was written since; 64 KiB is noise.
         // Compared with the last time that they were, so that who writes slowly is seen too.
-        if !too_little && free.saturating_add(64 << 10) >= self.disk.free {
+        if !space.is_too_little() && free.saturating_add(64 << 10) >= self.disk.free {
             self.disk.free = self.disk.free.max(free);
             return;
         }
@@ -391,10 +395,10 @@ impl Launcher {
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                for token in &tokens {
-                    let size = self.live.get(token).map_or(0, Live::disk_usage);
-                    let _ = rustix::io::write(&answer_inside, &size.to_le_bytes());
-                }
+                let live = tokens.iter().filter_map(|token| self.live.get(token));
+                let looks: Vec<Look> = live.map(Live::look_at_files).collect();
+                // A pipe holds the answers for thousands of sandboxes, so this waits for nobody.
+                let _ = rustix::io::write(&answer_inside, &rmp_serde::to_vec(&looks).unwrap_or_default());
                 sys::exit_now(0)
             }
             Ok(Cloned::Parent { pidfd, .. }) => {
@@ -405,22 +409,19 @@ impl Launcher {
         }
     }
 
-    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], too_little: bool) {
-        let mut sizes = Vec::new();
-        for token in tokens {
-            let mut bytes = [0; 8];
-            if !matches!(rustix::io::read(answer, &mut bytes), Ok(8)) {
-                break;
-            }
-            sizes.push((u64::from_le_bytes(bytes), *token));
-        }
-        let largest = sizes.iter().max().copied();
-        for (size, token) in &sizes {
-            let Some(supervisor) = self.live.get_mut(token).and_then(|live| live.supervisor.as_mut()) else { continue };
-            let over = supervisor.disk().is_some_and(|limit| *size > limit.0);
-            // With no space left for anybody, who holds the most has to stop.
-            if over || (too_little && largest == Some((*size, *token))) {
-                supervisor.stop_writing();
+    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: Free) {
+        let mut buffer = vec![0; 64 << 10];
+        let length = rustix::io::read(answer, &mut buffer).unwrap_or(0);
+        let looks: Vec<Look> = rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();
+        // Those that ended meanwhile have nothing left to stop.
+        let alive = |(token, look): (&u64, Look)| {
+            let limit = self.live.get(token)?.supervisor.as_ref()?.disk();
+            Some((*token, look, limit))
+        };
+        let looks: Vec<_> = tokens.iter().zip(looks).filter_map(alive).collect();
+        for (token, stop) in self.disk.ledger.judge(free, &looks) {
+            if let Some(supervisor) = self.live.get_mut(&token).and_then(|live| live.supervisor.as_mut()) {
+                supervisor.stop_writing(stop);
             }
         }
     }
@@ -454,8 +455,8 @@ impl Launcher {
 }
 
 impl Live {
-    fn disk_usage(&self) -> u64 {
-        supervise::disk_usage(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
+    fn look_at_files(&self) -> Look {
+        disk::look(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
     }
 }
 

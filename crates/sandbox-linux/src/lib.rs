@@ -6,28 +6,38 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod backend;
 mod birth;
 mod bwrap;
 mod cgroup;
 mod counts;
+mod disk;
 mod enact;
 mod etc;
 mod executor_image;
 mod folder;
+mod ground;
 mod host;
 mod ids;
 mod launcher;
+mod layers;
 mod plan;
+mod prepared;
 mod probe;
+mod repair;
 mod sandbox;
 mod seccomp;
+mod security_module;
 mod single;
+mod skeleton;
 mod spare;
 mod stage;
 mod supervise;
 mod sys;
 mod tree;
+mod unavailable;
+mod unlinked;
 mod wall;
 mod wire;
 
@@ -37,6 +47,7 @@ use sandbox_core::{Result, Sandbox};
 
 pub use backend::LinuxBackend;
 pub use plan::{HOME, WORKSPACE};
+pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
 
 /// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.

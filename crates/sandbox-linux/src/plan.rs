@@ -9,19 +9,21 @@ use std::{
 };
 
 use sandbox_core::{
-    Bytes, Control, Enforcement, Error, Held, Image, Result, SandboxSpec,
+    Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
     policy::{Capabilities, Root, User},
 };
 use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bwrap,
     cgroup::CgroupLimits,
     counts::{Counts, Memory},
-    host::Host,
+    host::{Host, Top},
     ids::{IdMap, IdSource, SANDBOX_ID},
+    layers::Layers,
+    prepared::Prepared,
     seccomp::{Chosen, Filter, Narrowing},
+    security_module::Label,
     wall::{self, Wall},
 };
 
@@ -34,7 +36,7 @@ const HISTORY: Bytes = Bytes::mib(4);
 
 /// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
 /// without being of use to a program that runs here.
-const MASKED: [&str; 20] = [
+const MASKED: [&str; 21] = [
     "acpi",
     "asound",
     "bus",
@@ -51,6 +53,7 @@ const MASKED: [&str; 20] = [
     "keys",
     "latency_stats",
     "partitions",
+    "pressure",
     "sched_debug",
     "scsi",
     "timer_list",
@@ -68,6 +71,8 @@ pub struct Plan {
     pub folder: PathBuf,
     /// Folders to be made in it, with their owner as the launcher counts.
     pub folders: Vec<(String, u32)>,
+    /// What of the cache its layers stand on; it is kept as long as the sandbox has a link to it.
+    pub ground: Option<PathBuf>,
     /// User and group ids.
     pub ids: IdMap,
     /// The id that the first process takes inside.
@@ -95,15 +100,8 @@ pub struct Plan {
 pub enum RootSource {
     /// An empty file system in memory.
     Empty,
-    /// A folder, with a layer of the sandbox's own above it.
-    Overlay {
-        /// The folder.
-        lower: PathBuf,
-        /// Owners in the folder are ids of this machine and have to be mapped.
-        map_ids: bool,
-        /// Do without durability: the layer dies with the sandbox.
-        volatile: bool,
-    },
+    /// Folders, with a layer of the sandbox's own above them.
+    Layers(Layers),
 }
 
 /// One thing done beneath the new root. Targets are relative to it, sources are paths of this machine.
@@ -122,6 +120,11 @@ pub enum Step {
         source: PathBuf,
         target: String,
         access: Access,
+    },
+    /// Folders, with a layer of the sandbox's own above them.
+    Layers {
+        target: String,
+        layers: Layers,
     },
     Device {
         name: String,
@@ -146,6 +149,21 @@ pub enum Step {
     },
 }
 
+impl Plan {
+    /// All overlays, in the order in which they are mounted.
+    pub fn layers(&self) -> impl Iterator<Item = &Layers> {
+        let root = match &self.root {
+            RootSource::Empty => None,
+            RootSource::Layers(layers) => Some(layers),
+        };
+        let steps = self.steps.iter().filter_map(|step| match step {
+            Step::Layers { layers, .. } => Some(layers),
+            _ => None,
+        });
+        root.into_iter().chain(steps)
+    }
+}
+
 /// What may be done with a bound folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -168,6 +186,8 @@ pub struct Confinement {
     pub system_calls: Filter,
     /// Die with the launcher, because nobody else would hold the limits.
     pub die_with_launcher: bool,
+    /// What AppArmor or SELinux knows it as.
+    pub label: Option<Label>,
 }
 
 /// Limits that the launcher watches, because no cgroup holds them.
@@ -206,19 +226,11 @@ pub fn plan(
     spec: &SandboxSpec,
     calls: &Chosen,
     host: &Host,
+    prepared: &Prepared,
     slot: u32,
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    if policy.filesystem.root == Root::Writable && spec.image == Image::Host {
-        return Err(Error::Invalid {
-            what: format!("the policy `{}` needs a root file system that can be changed, and the image `host` is this machine's own", policy.name),
-            fix: "Use an image of your own (the path of a folder with a root file system), or a policy with a read-only root such as yolo-3".into(),
-        });
-    }
-    if host.bwrap.is_some() {
-        bwrap::check(spec)?;
-    }
     let user = match policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
         User::Root => 0,
@@ -227,12 +239,10 @@ pub fn plan(
     let single = host.ids == IdSource::Single;
     let (mut enforcement, watch) = holdings(spec, host);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
+    let label = host.security.choose(spec, &mut enforcement);
     enforcement.satisfies(policy)?;
     let owner = ids.outside(user);
-    let mut folders: Vec<_> = ["workspace", "home"].map(|name| (name.to_owned(), owner)).into();
-    if matches!(spec.image, Image::Folder(_)) {
-        folders.extend(["upper", "work"].map(|name| (name.to_owned(), ids.outside(if single { user } else { 0 }))));
-    }
+    let (root, steps) = (root(spec, host, prepared), steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
     let processors =
@@ -243,10 +253,11 @@ pub fn plan(
     };
     let counts =
         Counts::new(host.inotify, policy.limits.pids, if supervised_memory { Memory::Summed } else { Memory::Counted });
-    let plan = Plan {
+    let mut plan = Plan {
         name: spec.id.to_string(),
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
-        folders,
+        folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
+        ground: prepared.ground.clone(),
         ids,
         first_id: if single { user } else { 0 },
         counts,
@@ -255,9 +266,9 @@ pub fn plan(
             cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
             pids: if wall::stands(Wall::PidLimit) { policy.limits.pids } else { 1 << 20 },
         },
-        root: root(spec, host),
+        root,
         point: host.etc.join("root"),
-        steps: steps(spec, host),
+        steps,
         confinement: Confinement {
             capabilities: if wall::stands(Wall::Capabilities) {
                 capabilities(policy.privileges.capabilities, single)
@@ -269,6 +280,7 @@ pub fn plan(
             processors,
             system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
+            label,
         },
         boot: Boot {
             attachment: Attachment::Listen,
@@ -276,6 +288,7 @@ pub fn plan(
                 (false, true) => Identity::Drop { uid: user, gid: user },
                 _ => Identity::Same,
             },
+            capabilities: policy.privileges.capabilities.bits(),
             workspace: WORKSPACE.into(),
             places: match policy.filesystem.root {
                 Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
@@ -294,6 +307,7 @@ pub fn plan(
         },
         watch: watch.standing(),
     };
+    plan.folders.extend(layer_folders(&plan, ids.outside(plan.first_id)));
     Ok((plan, enforcement))
 }
 
@@ -342,45 +356,97 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    let identity = match (host.ids, spec.policy.privileges.user) {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
+    let (held, identity) = match (host.ids, spec.policy.privileges.user) {
+        (_, User::Root) if traces => (
+            Held::None,
+            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
+        ),
         (IdSource::Single, _) | (_, User::Root) => {
-            "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not"
+            let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
+            (Held::Kernel, how)
         }
-        _ => "the executor is another user than the commands",
+        _ => (Held::Kernel, "the executor is another user than the commands"),
     };
-    enforcement.hold(Control::ExecutorIdentity, Held::Kernel, identity);
+    enforcement.hold(Control::ExecutorIdentity, held, identity);
     (enforcement, watch)
 }
 
-fn root(spec: &SandboxSpec, host: &Host) -> RootSource {
-    match &spec.image {
-        Image::Host => RootSource::Empty,
-        Image::Folder(lower) => RootSource::Overlay {
-            lower: lower.clone(),
-            map_ids: host.ids == IdSource::Ranges,
-            volatile: !spec.persistent,
-        },
+/// The sandbox's own layers, and what the kernel needs beside each.
+fn layer_folders(plan: &Plan, owner: u32) -> Vec<(String, u32)> {
+    let names: Vec<&str> = plan.layers().map(|layers| layers.name.as_str()).collect();
+    let kinds = if names.is_empty() { &[][..] } else { &["upper", "work"] };
+    let folders = kinds.iter().flat_map(|kind| {
+        let inner = names.iter().map(move |name| format!("{kind}/{name}"));
+        std::iter::once((*kind).to_owned()).chain(inner)
+    });
+    folders.map(|name| (name, owner)).collect()
+}
+
+fn root(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSource {
+    match (&spec.image, &prepared.ground) {
+        (Image::Folder(lower), _) => RootSource::Layers(layers(spec, host, "root", vec![lower.clone()])),
+        (Image::Host, Some(ground)) => RootSource::Layers(layers(spec, host, "root", vec![ground.join("root")])),
+        (Image::Host, None) => RootSource::Empty,
     }
 }
 
-fn steps(spec: &SandboxSpec, host: &Host) -> Vec<Step> {
+fn layers(spec: &SandboxSpec, host: &Host, name: &str, lower: Vec<PathBuf>) -> Layers {
+    let map_ids = host.ids == IdSource::Ranges;
+    Layers { name: name.into(), lower, map_ids, volatile: !spec.persistent }
+}
+
+fn bind(source: PathBuf, target: &str, access: Access) -> Step {
+    Step::Bind { source, target: target.into(), access }
+}
+
+/// This machine's programs, which nobody may change.
+fn programs(host: &Host) -> Vec<Step> {
+    let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
+    let mut steps: Vec<Step> = ["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open).into();
+    for top in &host.tops {
+        match top {
+            Top::Link { name, to } => steps.push(Step::Link { target: name.clone(), to: to.clone() }),
+            Top::Folder { name } => {
+                steps.push(open(name));
+                steps.push(bind(Path::new("/").join(name), name, Access::Read));
+            }
+        }
+    }
+    steps.push(bind(host.etc.join("etc"), "etc", Access::Read));
+    steps.push(bind(host.etc.join("opt"), "opt/sandbox", Access::Read));
+    steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
+    steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
+    steps
+}
+
+/// This machine's programs beneath layers of the sandbox's own; all else is in the ground.
+fn changeable_programs(spec: &SandboxSpec, host: &Host, ground: &Path) -> Vec<Step> {
+    let over = |top: &Top| match top {
+        Top::Link { .. } => None,
+        Top::Folder { name } => {
+            let theirs = Path::new("/").join(name);
+            let lower = match host.ids {
+                IdSource::Ranges => vec![theirs],
+                _ => vec![ground.join("folders").join(name), theirs],
+            };
+            Some(Step::Layers { target: name.clone(), layers: layers(spec, host, name, lower) })
+        }
+    };
+    host.tops.iter().filter_map(over).collect()
+}
+
+fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     let folder = host.state.join("sandboxes").join(spec.id.as_str());
     let limits = &spec.policy.limits;
     let mut steps = Vec::with_capacity(64);
     let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
     steps.extend(["proc", "dev", "tmp", "workspace", "home", "home/sandbox"].map(open));
-    if spec.image == Image::Host {
-        steps.extend(["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open));
-        steps.extend(host.programs.iter().cloned());
-        let bind = |source: &Path, target: &str| Step::Bind {
-            source: source.into(),
-            target: target.into(),
-            access: Access::Read,
-        };
-        steps.push(bind(&host.etc.join("etc"), "etc"));
-        steps.push(bind(&host.etc.join("opt"), "opt/sandbox"));
-        steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
-        steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
+    match (&spec.image, &prepared.ground) {
+        (Image::Host, Some(ground)) => steps.extend(changeable_programs(spec, host, ground)),
+        (Image::Host, None) => steps.extend(programs(host)),
+        (Image::Folder(_), _) => {}
     }
     let zeros = if host.cgroup.covers().memory {
         Step::Device { name: "zero".into() }

@@ -4,17 +4,27 @@ use std::{fs, path::Path};
 
 use sandbox_core::{Enforcement, Error, Finding, Grade, Image, Outlook, Policy, Probe, SandboxSpec, SessionId, UserId};
 
-use crate::{cgroup::CgroupHost, host::Host, ids::IdSource, plan, seccomp::Chosen};
+use crate::{
+    cgroup::CgroupHost,
+    host::Host,
+    ids::IdSource,
+    plan,
+    prepared::Prepared,
+    seccomp::Chosen,
+    security_module::{self, SecurityModule},
+};
 
 /// Looks at everything that matters for sandboxes.
 pub fn probe(policies: &[Policy], host: Result<&Host, Error>) -> Probe {
     let mut findings = vec![kernel(), user_namespaces(host.as_ref().err())];
     let mut outlooks = Vec::new();
     let usable = host.is_ok();
+
     if let Ok(host) = host {
         findings.extend([ids(host), cgroups(host), landlock()]);
         outlooks = policies.iter().filter_map(|policy| outlook(policy, host)).collect();
     }
+    findings.extend(SecurityModule::look().findings());
     Probe { backend: "linux".into(), usable, findings, outlooks }
 }
 
@@ -36,8 +46,8 @@ fn namespace_fix() -> String {
     if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
         return "Ordinary users may not make user namespaces: `sudo sysctl kernel.unprivileged_userns_clone=1` allows it".into();
     }
-    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
-        return "AppArmor keeps ordinary programs from making user namespaces: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows it, or give this program an AppArmor profile with `userns,`".into();
+    if security_module::restricts_user_namespaces() {
+        return "AppArmor keeps ordinary programs from using user namespaces: `sandbox-mcp doctor --fix` gives this program a profile that allows it".into();
     }
     if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
         return "This is a container whose engine forbids it: run it with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`, or run sandbox-mcp on the machine itself".into();
@@ -129,8 +139,10 @@ fn outlook(policy: &Policy, host: &Host) -> Option<Outlook> {
     let (policy, env) = (policy.clone(), Default::default());
     let spec = SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env };
     let name = spec.policy.name.clone();
-    let plan = Chosen::find(&spec.policy.privileges)
-        .and_then(|calls| plan::plan(&spec, &calls, host, 0, std::time::Duration::ZERO));
+    let plan = Chosen::find(&spec.policy.privileges).and_then(|calls| {
+        let prepared = Prepared::for_spec(&spec, host)?;
+        plan::plan(&spec, &calls, host, &prepared, 0, std::time::Duration::ZERO)
+    });
     Some(match plan {
         Ok((_, enforcement)) => Outlook { policy: name, enforcement, refused: None },
         Err(error) => Outlook { policy: name, enforcement: Enforcement::default(), refused: Some(error.to_string()) },

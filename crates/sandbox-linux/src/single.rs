@@ -8,21 +8,23 @@ use std::{
 };
 
 use sandbox_core::{
-    Bytes, Error, Facts, Result, SandboxSpec,
+    Error, Facts, Result, SandboxSpec,
     exec::{Exec, Exit},
 };
 use sandbox_executor::boot::{Attachment, BootReport};
 
 use crate::{
     birth::{self, Newborn, Nursery},
+    disk::{self, Free, Ledger},
     executor_image, folder,
     host::Host,
     plan::{self, Plan},
+    prepared::Prepared,
     probe,
     seccomp::Chosen,
     spare::{self, Stamp},
     stage,
-    supervise::{self, Supervisor},
+    supervise::Supervisor,
 };
 
 const DISK_EVERY: Duration = Duration::from_secs(1);
@@ -41,9 +43,12 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, 0, Duration::ZERO)?;
+    let prepared = Prepared::for_spec(spec, &host)?;
+    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
+    // With a new label the kernel forgets it, and the executor has to say it again.
+    plan.boot.die_with_parent |= plan.confinement.label.is_some();
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
     let lock = folder::make(state, &plan.folder, &facts)?;
     let mut before = None;
@@ -71,7 +76,7 @@ fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {
 fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
     // The sandbox's /proc comes first, unless there will be no sandbox.
     if let Some(mut supervisor) = newborn.contact.supervisor(plan.watch.clone()) {
-        let mut disk = Disk { due: Instant::now() + DISK_EVERY, free: u64::MAX };
+        let mut disk = Disk { due: Instant::now() + DISK_EVERY, free: u64::MAX, ledger: Ledger::default() };
         while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
             let now = Instant::now();
             if supervisor.due().is_some_and(|due| due <= now) {
@@ -103,6 +108,7 @@ fn said_something(newborn: &Newborn, due: Instant) -> io::Result<bool> {
 struct Disk {
     due: Instant,
     free: u64,
+    ledger: Ledger,
 }
 
 impl Disk {
@@ -111,13 +117,16 @@ impl Disk {
             return;
         }
         self.due = now + DISK_EVERY;
-        let Ok((free, too_little)) = supervise::free_space(&plan.folder) else { return };
+        let Ok(free) = Free::at(&plan.folder) else { return };
         // Compared with the last time that files were measured, so that who writes slowly is seen too.
-        let filled = free.saturating_add(64 << 10) < self.free;
-        self.free = if filled { free } else { self.free.max(free) };
-        let over = |limit: Bytes| supervise::disk_usage(&plan.folder, Some(supervisor.proc())) > limit.0;
-        if too_little || (filled && supervisor.disk().is_some_and(over)) {
-            supervisor.stop_writing();
+        let filled = free.0.saturating_add(64 << 10) < self.free;
+        self.free = if filled { free.0 } else { self.free.max(free.0) };
+        if !filled && !free.is_too_little() {
+            return;
+        }
+        let look = disk::look(&plan.folder, Some(supervisor.proc()));
+        for (_, stop) in self.ledger.judge(free, &[(0, look, supervisor.disk())]) {
+            supervisor.stop_writing(stop);
         }
     }
 }

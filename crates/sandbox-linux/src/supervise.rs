@@ -1,10 +1,8 @@
 //! Limits that no cgroup holds for an ordinary user: memory and fractions of a processor by looking at the sandbox's
-//! processes, disk space by looking at its files. What goes over is stopped, and the verdict says why.
+//! processes, disk space as [`crate::disk`] measures it. What goes over is stopped, and the verdict says why.
 
 use std::{
-    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,14 +13,12 @@ use rustix::{
 use sandbox_core::{Bytes, Usage};
 use sandbox_executor::boot::Verdicts;
 
-use crate::{plan::Watch, tree};
+use crate::{disk::Stop, plan::Watch};
 
 /// How often processes are looked at: nothing runs, all is well, the limit is near.
 const IDLE: Duration = Duration::from_millis(250);
 const CALM: Duration = Duration::from_millis(100);
 const NEAR: Duration = Duration::from_millis(10);
-/// Space that stays free on the file system with the sandboxes.
-const FREE_FLOOR: u64 = 256 << 20;
 
 /// Looks after one sandbox.
 pub struct Supervisor {
@@ -74,6 +70,7 @@ impl Supervisor {
             let used = census.memory();
             if used > limit.0 {
                 self.verdicts.memory += 1;
+                self.verdicts.memory_used = used;
                 self.publish();
                 census.kill_largest(self.proc.as_fd());
                 self.due = now + NEAR;
@@ -93,9 +90,11 @@ impl Supervisor {
         }
     }
 
-    /// Ends everything in the sandbox but its executor because it keeps too many files.
-    pub fn stop_writing(&mut self) {
+    /// Ends everything in the sandbox but its executor because of the files that it keeps.
+    pub fn stop_writing(&mut self, stop: Stop) {
         self.verdicts.disk += 1;
+        self.verdicts.disk_used = stop.used.unwrap_or(u64::MAX);
+        self.verdicts.trouble = stop.trouble;
         self.publish();
         let census = Census::take(self.proc.as_fd());
         census.processes.iter().for_each(|process| process.signal(self.proc.as_fd(), Signal::KILL));
@@ -174,15 +173,17 @@ impl Census {
 impl Process {
     /// Private memory is what is resident less what has a file behind it; see proc_pid_statm(5), proc_pid_stat(5).
     fn look(proc: BorrowedFd<'_>, number: String) -> Option<Self> {
-        let statm = read(proc, &format!("{number}/statm"))?;
-        let mut pages = statm.split(' ').skip(1).map_while(|field| field.parse::<u64>().ok());
-        let (resident, shared) = (pages.next()?, pages.next()?);
         let stat = read(proc, &format!("{number}/stat"))?;
         // The name may hold anything, also spaces and parentheses; numbers start after its last parenthesis.
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
         let threads = fields.get(17)?.parse().ok()?;
-        let private = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
+        let private = match pages(proc, &number)? {
+            // A process whose first thread has ended shows its memory only at the others.
+            0 if threads > 1 => pages_by_threads(proc, &number),
+            pages => pages,
+        };
+        let private = private * rustix::param::page_size() as u64;
         let per_second = rustix::param::clock_ticks_per_second();
         Some(Self { number, private, cpu: Duration::from_millis(ticks * 1000 / per_second), threads })
     }
@@ -196,24 +197,25 @@ impl Process {
     }
 }
 
+/// Private pages of a process or thread.
+fn pages(proc: BorrowedFd<'_>, folder: &str) -> Option<u64> {
+    let statm = read(proc, &format!("{folder}/statm"))?;
+    let mut pages = statm.split(' ').skip(1).map_while(|field| field.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared))
+}
+
+fn pages_by_threads(proc: BorrowedFd<'_>, number: &str) -> u64 {
+    let folder = format!("{number}/task");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(threads) = rustix::fs::openat(proc, &*folder, flags, Mode::empty()).and_then(Dir::new) else { return 0 };
+    let names = threads.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    names.filter_map(|name| pages(proc, &format!("{folder}/{name}"))).find(|&pages| pages > 0).unwrap_or(0)
+}
+
 fn read(proc: BorrowedFd<'_>, path: &str) -> Option<String> {
     let file = rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut buffer = [0; 1024];
     let length = rustix::io::read(&file, &mut buffer).ok()?;
     Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
-}
-
-/// Bytes of a sandbox that count against its disk limit: its files, and those that it removed but holds open.
-pub fn disk_usage(folder: &Path, proc: Option<BorrowedFd<'_>>) -> u64 {
-    let named = ["workspace", "home", "upper"].map(|name| tree::size(&folder.join(name)));
-    let device = rustix::fs::stat(folder).map(|found| found.st_dev);
-    let unlinked = proc.zip(device.ok()).map_or(0, |(proc, device)| tree::size_of_unlinked(proc, device));
-    named.into_iter().fold(unlinked, u64::saturating_add)
-}
-
-/// Free space where sandboxes keep their files, and whether it is too little to go on.
-pub fn free_space(state: &Path) -> io::Result<(u64, bool)> {
-    let found = rustix::fs::statvfs(state)?;
-    let free = found.f_bavail * found.f_frsize;
-    Ok((free, free < FREE_FLOOR))
 }

@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// No message is longer.
 pub const LONGEST: usize = 128 << 10;
 /// No message carries more descriptors.
-const MOST_DESCRIPTORS: usize = 4;
+const MOST_DESCRIPTORS: usize = 10;
 
 /// Sends one packet.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {

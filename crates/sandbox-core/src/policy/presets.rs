@@ -46,16 +46,20 @@ pub const STANDARD_COMMANDS: &[&str] = &[
 #[rustfmt::skip]
 const DENIED: &[&str] = &[
     // More privilege, or another user.
-    "sudo", "su", "doas", "pkexec", "runuser", "newgrp", "sg",
-    // Other engines, and this machine's services.
-    "docker", "dockerd", "podman", "buildah", "nerdctl", "ctr", "containerd", "runc", "crun", "kubectl", "lxc", "machinectl",
-    "systemctl", "systemd-run", "service", "initctl", "crontab", "at", "batch", "shutdown", "reboot", "halt", "poweroff",
+    "sudo", "sudoedit", "su", "doas", "pkexec", "run0", "runuser", "gosu", "su-exec", "newgrp", "sg",
+    // Other engines.
+    "docker", "docker-compose", "dockerd", "podman", "buildah", "nerdctl", "ctr", "containerd", "runc", "crun", "kubectl",
+    "lxc", "machinectl", "systemd-nspawn",
+    // This machine's services and timers.
+    "systemctl", "systemd-run", "service", "initctl", "telinit", "shutdown", "reboot", "halt", "poweroff", "crontab", "at",
+    "batch",
     // Doors to other machines.
     "ssh", "scp", "sftp", "sshd", "telnet", "nc", "ncat", "netcat", "socat", "rsh", "rlogin",
     // Namespaces, mounts and modules.
     "mount", "umount", "unshare", "nsenter", "chroot", "pivot_root", "insmod", "modprobe", "rmmod", "kexec", "losetup",
     // Devices and networks.
-    "mkfs", "format", "fdisk", "sfdisk", "parted", "mkswap", "swapon", "swapoff", "cryptsetup", "iptables", "nft", "dd of=/dev/",
+    "mkfs", "mke2fs", "format", "fdisk", "sfdisk", "parted", "wipefs", "blkdiscard", "mkswap", "swapon", "swapoff",
+    "cryptsetup", "iptables", "ip6tables", "nft", "dd of=/dev/",
     // What destroys by accident.
     "chmod 777", "rm -rf /", "rm -rf ~",
 ];

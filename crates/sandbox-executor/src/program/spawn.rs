@@ -116,7 +116,7 @@ fn plan<'a>(
             Identity::Drop { uid, gid } => Some((uid, gid)),
             Identity::Same => None,
         },
-        privileges: privileges(boot.user),
+        privileges: privileges(boot),
         report: None,
     };
     let size: usize = plan.argv.iter().chain(&plan.env).map(|string| string.as_bytes().len() + 9).sum();
@@ -194,12 +194,13 @@ fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, u64)> {
         .collect()
 }
 
-fn privileges(user: Identity) -> Privileges {
-    let root = match user {
+fn privileges(boot: &Boot) -> Privileges {
+    let root = match boot.user {
         Identity::Drop { uid, .. } => uid == 0,
         Identity::Same => geteuid().is_root(),
     };
-    if root || !wall::stands(Wall::CommandCapabilities) { Privileges::OfUser } else { Privileges::None }
+    let all = root || !wall::stands(Wall::CommandCapabilities);
+    if all { Privileges::OfUser } else { Privileges::Only(boot.capabilities) }
 }
 
 /// What there is to say about a command that did not start.

@@ -139,8 +139,8 @@ pub enum Session {
 /// The capabilities of a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// None.
-    None,
+    /// These and no others, as a bit set: also where its user is not root.
+    Only(u64),
     /// What its user has.
     OfUser,
 }
@@ -353,6 +353,10 @@ unsafe fn become_user(plan: &Plan<'_>) -> Result<(), i32> {
     // would go through all threads of the parent.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, 0, 0, 0, 0);
+        if matches!(plan.privileges, Privileges::Only(kept) if kept != 0) {
+            // Or they would be gone with the change of user.
+            check(libc::syscall(libc::SYS_prctl, libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
+        }
         if let Some((uid, gid)) = plan.user {
             // Refused where the user namespace has only one group: then there are none to drop either.
             libc::syscall(libc::SYS_setgroups, 0, ptr::null::<u32>());
@@ -361,11 +365,17 @@ unsafe fn become_user(plan: &Plan<'_>) -> Result<(), i32> {
             // Where the system's setting makes such a process readable by its new user: it still has our memory.
             libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         }
-        if plan.privileges == Privileges::None {
+        if let Privileges::Only(kept) = plan.privileges {
             libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
             // Version 3 of the header, for this process; then effective, permitted and inheritable, twice.
-            let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
-            check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()))?;
+            let (header, low, high) = ([0x2008_0522u32, 0], kept as u32, (kept >> 32) as u32);
+            let sets = [low, low, low, high, high, high];
+            check(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()))?;
+            for number in (0..u64::BITS).filter(|number| kept & (1 << number) != 0) {
+                // What is ambient stays over an exec by who is not root.
+                let raise = libc::PR_CAP_AMBIENT_RAISE;
+                check(libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, number, 0, 0))?;
+            }
         }
     }
     Ok(())

@@ -116,6 +116,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
     Boot {
         attachment: Attachment::Listen,
         user: Identity::Same,
+        capabilities: 0,
         places: vec![workspace.clone()],
         workspace,
         env: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),

@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_core::{Image, Policy, UserId, policy::Root};
+use sandbox_core::{Policy, UserId};
 use sandbox_executor::protocol::NewFile;
 use tokio::sync::mpsc;
 
@@ -17,7 +17,9 @@ use super::{
 };
 use crate::{
     config::Settings,
-    sandboxes::{Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, patience},
+    sandboxes::{
+        Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person, patience,
+    },
 };
 
 /// The level when none is asked for.
@@ -25,17 +27,18 @@ const DEFAULT_LEVEL: u8 = 3;
 /// Files are read in pieces of this size.
 const PIECE: u64 = 256 << 10;
 
-/// Works on a task to its end, or until its time is over. Dropping the future kills what the agent started.
+/// Works on a task to its end, or until its time is over. What the policy denies is asked of the person. Dropping the future kills what the agent started.
 pub async fn execute(
     sandboxes: &Sandboxes,
     caller: &UserId,
     request: TaskRequest,
     notes: Option<&mpsc::Sender<Note>>,
+    person: &dyn Person,
 ) -> Result<TaskResult, TaskError> {
     let began = Instant::now();
     check(&request.task)?;
     let session = place(sandboxes, caller, &request.place).await?;
-    let worker = Worker::new(session.clone(), notes);
+    let worker = Worker::new(session.clone(), notes, person);
     worker.note(Note::Sandbox(session.id().clone())).await;
     if let Err(error) = upload(&session, request.files).await {
         // Nobody learns the name of a sandbox whose task never began.
@@ -49,6 +52,7 @@ pub async fn execute(
 
     let allowed = session.allowed(request.timeout);
     let worked = tokio::time::timeout(allowed.timeout, request.agent.work(&worker, &request.task)).await;
+    let denials = worker.denials();
     drop(worker);
     let (status, output, error) = match worked {
         Ok(Ok(output)) => (TaskStatus::Completed, output, None),
@@ -58,7 +62,8 @@ pub async fn execute(
     let changes = session.files_changed_since(&before).await.unwrap_or_default();
     ledger.close(status, error.clone());
     let duration_seconds = (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-    Ok(TaskResult { session_id: session.id().clone(), status, output, changes, duration_seconds, error, allowed })
+    let session_id = session.id().clone();
+    Ok(TaskResult { session_id, status, output, changes, duration_seconds, error, denials, allowed })
 }
 
 fn check(task: &str) -> Result<(), TaskError> {
@@ -86,9 +91,6 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            if policy.filesystem.root == Root::Writable && image == Image::Host {
-                return Err(TaskError::NeedsImage { level: level.unwrap_or(4) });
-            }
             let new = NewSandbox { image, policy, lifetime: *lifetime, env: BTreeMap::new() };
             Ok(sandboxes.create(caller, new).await?)
         }

@@ -20,6 +20,6 @@ fn result(task: &str) -> String {
     format!(
         "This is the mock agent: no model worked on the task \"{short}\". It only wrote output.txt, which shows that \
          sandbox, files and commands work. For real work, let your own model use create_sandbox, write_files and \
-         run_command now; agents that work by themselves come with a later release (then: agent = \"claude\")."
+         run_command over MCP (`sandbox-mcp serve`); agents that work by themselves come with a later release (then: agent = \"claude\")."
     )
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_core::{Image, SessionId};
+use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
 use serde::{Serialize, Serializer};
 
@@ -110,6 +110,8 @@ pub struct TaskResult {
     pub duration_seconds: f64,
     /// What went wrong.
     pub error: Option<String>,
+    /// What the policy refused.
+    pub denials: Vec<Denial>,
     /// How long it was allowed to take.
     #[serde(skip)]
     pub allowed: Allowed,
@@ -125,13 +127,8 @@ pub enum TaskError {
         "the task has {0} bytes, at most {MAX_TASK} are allowed: put long material into a file and name it in the task"
     )]
     TooLong(usize),
-    #[error("there is no level {0}: use 1 (no network) to 4 (root inside, needs an image); the default is 3")]
+    #[error("there is no level {0}: use 1 (no network) to 4 (root inside, may change everything); the default is 3")]
     NoSuchLevel(u8),
-    #[error(
-        "level {level} needs a writable root file system, which the image `host` does not have. Use level 1 to 3, or an \
-         image: the absolute path of a folder that holds a root file system"
-    )]
-    NeedsImage { level: u8 },
     #[error(
         "the sandbox {session_id} was made with the policy {policy}, not with level {level}: leave the level out, or use a new sandbox"
     )]

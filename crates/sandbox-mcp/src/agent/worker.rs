@@ -5,13 +5,20 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandbox_core::{
-    JobId, SessionId,
+    Denial, JobId, SessionId,
     exec::{Exec, Exit, Stream},
 };
 use sandbox_executor::protocol::{NewFile, Target};
 use tokio::sync::mpsc;
 
-use crate::sandboxes::{ClientError, JobEvent, SandboxesError, Session, patience};
+use crate::sandboxes::{
+    ClientError, JobEvent, SandboxesError, Session,
+    access::{Person, Refused},
+    patience,
+};
+
+/// Refusals that a task's answer names.
+const KEPT_DENIALS: usize = 50;
 
 /// Something to show while the work goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,9 @@ pub enum WorkError {
     /// The sandbox did not do what was asked.
     #[error(transparent)]
     Sandbox(#[from] SandboxesError),
+    /// The policy did not let a command run.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// A command that had to work did not.
     #[error("the command `{command}` failed: {exit:?}")]
     Command {
@@ -55,13 +65,20 @@ impl From<ClientError> for WorkError {
 pub(super) struct Worker<'a> {
     session: Arc<Session>,
     notes: Option<&'a mpsc::Sender<Note>>,
+    person: &'a dyn Person,
+    denials: Mutex<Vec<Denial>>,
     /// Started and not seen to end.
     running: Mutex<Vec<JobId>>,
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(session: Arc<Session>, notes: Option<&'a mpsc::Sender<Note>>) -> Self {
-        Self { session, notes, running: Mutex::default() }
+    pub fn new(session: Arc<Session>, notes: Option<&'a mpsc::Sender<Note>>, person: &'a dyn Person) -> Self {
+        Self { session, notes, person, denials: Mutex::default(), running: Mutex::default() }
+    }
+
+    /// What was refused so far.
+    pub fn denials(&self) -> Vec<Denial> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells whoever watches what is being done.
@@ -86,19 +103,38 @@ impl<'a> Worker<'a> {
 
     /// Runs a command to its end; whoever watches sees its output.
     pub async fn run(&self, exec: Exec) -> Result<Exit, WorkError> {
-        let mut following = self.session.start(exec).await?;
+        let admitted = match self.session.admit(exec, self.person).await {
+            Err(Refused::Denied(denials)) => {
+                denials.iter().for_each(|denial| self.denied(denial.clone()));
+                return Err(Refused::Denied(denials).into());
+            }
+            admitted => admitted?,
+        };
+        let mut following = self.session.start(admitted).await?;
         let job = following.job();
         self.running().push(job);
         loop {
             match following.next().await? {
                 JobEvent::Output { stream, data, .. } => self.note(Note::Output { stream, data }).await,
-                JobEvent::Exited { exit, .. } => {
+                JobEvent::Exited { exit, elapsed } => {
                     self.running().retain(|running| *running != job);
+                    if let Exit::Limit(control) = exit {
+                        self.denied(self.session.ended_by(control, elapsed));
+                    }
                     return Ok(exit);
                 }
                 JobEvent::Gap { .. } | JobEvent::Current => {}
             }
         }
+    }
+
+    /// The newest are kept.
+    fn denied(&self, denial: Denial) {
+        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        if denials.len() == KEPT_DENIALS {
+            denials.remove(0);
+        }
+        denials.push(denial);
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, Vec<JobId>> {

@@ -15,15 +15,16 @@ Exit codes:
   2    the command line makes no sense
   124  a command or task ran out of time
   125  `exec`: no sandbox, so the command did not run
-  126  `exec`: the command may not be run       127  `exec`: there is no such command
-  128+n  signal n ended the command             137  also: the memory limit ended it (a message says so)
+  126  `exec`: the command may not be run
+  127  `exec`: there is no such command
+  128+n  `exec`: signal n ended the command; 137 with a message: the memory limit did
   `exec` otherwise ends with the command's own code.";
 
 const START: &str = "\
 Examples:
   sandbox-mcp doctor                                  does it work on this machine?
   sandbox-mcp exec -- python3 -c 'print(6 * 7)'       one command in a fresh sandbox
-  sandbox-mcp run \"summarise sales.csv\" --file sales.csv --out results
+  sandbox-mcp run \"Summarize sales.csv\" --file sales.csv --out results
   sandbox-mcp serve                                   for MCP clients, over standard streams";
 
 /// Safe computers for AI agents: isolated sandboxes on this machine, without a daemon and without root.
@@ -68,23 +69,32 @@ The client starts this by itself. For example, in Claude Desktop's settings:
   {\"mcpServers\": {\"sandbox\": {\"command\": \"sandbox-mcp\", \"args\": [\"serve\"]}}}
 When standard input closes, sandboxes that are not persistent end.")]
     Serve,
-    /// Let an agent work on a task in a sandbox, and take the results out
+    /// Let an agent (today only a mock) work on a task in a sandbox, and take the results out
     #[command(after_help = "\
+The only agent today is `mock`: it shows that everything works, but does not do the task.
+
 Examples:
   sandbox-mcp run \"make a chart of data.csv\" --file data.csv --out charts
   sandbox-mcp run \"what is in these files?\" --file a.txt --file b.txt --level 1 --timeout 5m")]
     Run(Run),
-    /// Run one command in a sandbox, as if it were here
+    /// Run one command in a fresh sandbox, with your terminal or pipes and its exit code
     #[command(after_help = "\
+It finds this machine's programs and an empty /workspace, not your files: pipe in what it needs.
+
 Examples:
   sandbox-mcp exec -- bash                            a shell, with your terminal
   cat in.json | sandbox-mcp exec -- jq .name          pipes work as usual
-  sandbox-mcp exec --policy full_isolation --timeout 10s -- ./untrusted
+  sandbox-mcp exec --policy full_isolation --timeout 10s -- python3 - < untrusted.py
   sandbox-mcp exec --session sandbox_local_4f2a… -- ls -l /workspace")]
     Exec(Exec),
     /// List your sandboxes
+    #[command(after_help = "\
+States:
+  running     a server looks after it
+  unattended  no server does: it was kept, or its server is gone
+  ended       nothing runs in it any more; its files stay until `rm` or clean-up")]
     List,
-    /// Show what happened
+    /// Show what happened in your sandboxes; a one-shot `exec` leaves nothing to show
     Logs(Logs),
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
@@ -105,6 +115,9 @@ pub struct Doctor {
     /// Attack sandboxes of this machine, to see whether their walls hold; fails if any does not
     #[arg(long)]
     pub attack: bool,
+    /// Put right what can be put right (needs root; without, it shows the commands)
+    #[arg(long, conflicts_with = "attack")]
+    pub fix: bool,
     /// Attack this policy, by name or file; may be given often [default: every one]
     #[arg(long = "policy", value_name = "POLICY", requires = "attack")]
     pub policies: Vec<String>,
@@ -133,7 +146,7 @@ pub struct Run {
     /// Who works on it
     #[arg(long, default_value = "mock")]
     pub agent: Agent,
-    /// How much it may do by itself, 1 (no network) to 4 (root inside, needs an image) [default: 3]
+    /// How much it may do by itself, 1 to 4 (root inside, may change everything); none has a network yet [default: 3]
     #[arg(long, value_name = "1-4", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub level: Option<u8>,
     /// What the sandbox starts from: `host`, or the absolute path of a root file system
@@ -179,12 +192,12 @@ pub struct Exec {
 /// `logs`.
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// Of this sandbox only
+    /// Only this sandbox, by its session id
     pub session: Option<SessionId>,
-    /// Go on as things happen
+    /// Go on showing what happens, until interrupted
     #[arg(long, short)]
     pub follow: bool,
-    /// At most so many
+    /// At most so many of the last lines
     #[arg(long, short = 'n', default_value_t = 100, value_name = "COUNT")]
     pub lines: u32,
 }
@@ -193,12 +206,12 @@ pub struct Logs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Rm {
-    /// These
+    /// Sandboxes by their session ids; `list` shows them
     pub sessions: Vec<SessionId>,
-    /// All of yours
+    /// All your sandboxes
     #[arg(long)]
     pub all: bool,
-    /// Those of yours that have ended
+    /// Your sandboxes that have ended
     #[arg(long)]
     pub mine_ended: bool,
 }

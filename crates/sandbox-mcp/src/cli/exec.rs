@@ -3,18 +3,20 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use sandbox_executor::protocol::{Failure, Reason};
+use serde_json::json;
 
 use super::{
     Answer,
     args::Exec,
     exit,
+    prompt::AtTerminal,
     relay::{self, Ended, Sink},
     screen, single, terminal,
 };
 use crate::{
     app::App,
     config::Settings,
-    sandboxes::{ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, What},
+    sandboxes::{ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, access::Refused},
 };
 
 pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
@@ -41,7 +43,11 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     if let Some(asked) = allowed.lowered_from {
         screen::tell(&single::lowered(asked, allowed.timeout));
     }
-    let attached = match session.start_attached(command, limit).await {
+    let admitted = match session.admit(command, &AtTerminal::new(&app.settings)).await {
+        Ok(admitted) => admitted,
+        Err(refused) => return Ok(denied(&refused, answer)),
+    };
+    let attached = match session.start_attached(admitted, limit).await {
         Ok(attached) => attached,
         Err(SandboxesError::Executor(ClientError::Refused(failure))) => return Ok(refused(&failure)),
         Err(error) => return Err(error.into()),
@@ -52,7 +58,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     drop(raw);
     match ended? {
         Ended::Finished { exit, elapsed, captured } => {
-            session.record(What::Finished { job, exit, elapsed });
+            session.record_end(job, exit, elapsed);
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);
             }
@@ -76,6 +82,15 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());
     let new = NewSandbox { image, policy, lifetime: Lifetime::Temporary, env: BTreeMap::new() };
     Ok(app.sandboxes.create(&app.caller, new).await?)
+}
+
+/// A command that the policy does not let run.
+fn denied(refused: &Refused, answer: Answer) -> u8 {
+    screen::tell(&refused.to_string());
+    if let (Refused::Denied(denials), Answer::Json) = (refused, answer) {
+        screen::say_json(&json!({ "status": "denied", "denials": denials }));
+    }
+    exit::NOT_ALLOWED
 }
 
 /// A command that could not be started ends as shells have it.

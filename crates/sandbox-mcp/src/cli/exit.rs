@@ -1,6 +1,10 @@
 //! How the way a command ended becomes this program's exit code.
 
+use std::time::Duration;
+
 use sandbox_core::{Control, Policy, exec::Exit};
+
+use crate::sandboxes::access::ended_by_limit;
 
 /// The task failed, or the machine is unusable.
 pub const FAILED: u8 = 1;
@@ -30,10 +34,10 @@ pub fn message(exit: Exit, policy: &Policy) -> Option<String> {
     let Exit::Limit(control) = exit else { return None };
     let limits = &policy.limits;
     Some(match control {
-        Control::Memory => format!(
-            "the command was ended: it used more memory than the policy {} allows ({}). Use less, or another policy",
-            policy.name, limits.memory
-        ),
+        Control::Memory | Control::Pids | Control::Tmp => {
+            let denial = ended_by_limit(control, policy, Duration::ZERO, None);
+            format!("{}, all that the policy {} gives. Use less, or another policy", denial.message, policy.name)
+        }
         Control::Time => {
             "the command was ended: it ran out of time. --timeout gives more, up to max_timeout_seconds".to_owned()
         }

@@ -74,6 +74,12 @@ fn words(what: &What) -> String {
             };
             format!("{job} ended {how} after {:.3} s", elapsed.as_secs_f64())
         }
+        What::Denied { denial, .. } => {
+            format!("denied ({}): {} [{}]", denial.reason, denial.target, denial.rule)
+        }
+        What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),
+        What::Granted { target, span, by, .. } => format!("granted by {by} ({span}): {target}"),
+        What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),
         What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
         What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
         What::Ended { why } => format!("ended: {why}"),

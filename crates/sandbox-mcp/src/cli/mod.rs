@@ -5,9 +5,11 @@ mod attack;
 mod doctor;
 mod exec;
 mod exit;
+mod fix;
 mod list;
 mod logs;
 mod out;
+mod prompt;
 mod relay;
 mod rm;
 mod run;
@@ -71,6 +73,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
+        Command::Doctor(args) if args.fix => fix::fix(&settings, answer),
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,
         Command::Doctor(_) => doctor::doctor(settings, answer).await,
     }

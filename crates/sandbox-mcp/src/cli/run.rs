@@ -19,6 +19,7 @@ use super::{
     args::Run,
     exit,
     out::{Existing, OutError, OutFolder},
+    prompt::AtTerminal,
     screen::{self, Look},
     terminal,
 };
@@ -57,7 +58,8 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     let request = TaskRequest { task: args.task, files, agent: args.agent, place, timeout: args.timeout };
     let (notes, mut shown) = mpsc::channel(64);
     let live = Live::start();
-    let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes));
+    let person = AtTerminal::new(&app.settings).beside(live.0.clone());
+    let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes), &person);
     tokio::pin!(working);
     let result = loop {
         tokio::select! {
@@ -76,7 +78,9 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
         Answer::Text => taken.show(&result),
     }
     if args.keep {
-        screen::tell(&format!("the sandbox is kept: sandbox-mcp exec --session {} -- bash", result.session_id));
+        let id = &result.session_id;
+        screen::tell(&format!("the sandbox is kept; to go in: sandbox-mcp exec --session {id} -- bash"));
+        screen::tell(&format!("to remove it: sandbox-mcp rm {id}"));
     }
     Ok(match result.status {
         TaskStatus::Completed if taken.all_well() => 0,

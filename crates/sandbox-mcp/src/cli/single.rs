@@ -8,11 +8,11 @@ use sandbox_core::{SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
-    exit, screen,
+    exit, prompt, screen,
 };
 use crate::{
     config::{self, Settings},
-    sandboxes::check_env,
+    sandboxes::{access, check_env},
 };
 
 /// Whether the command can have our own descriptors and nobody needs to stand between.
@@ -36,6 +36,10 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
         screen::tell(&lowered(asked, most));
     }
     command.timeout = Some(command.timeout.unwrap_or(most).min(most));
+    if let Err(denials) = prompt::admit(&command, &spec, &settings) {
+        screen::tell(&access::in_words(&denials));
+        return Ok(exit::NOT_ALLOWED);
+    }
     let ended = sandbox_linux::run_single(&settings.state, &spec, command)?;
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);

@@ -12,7 +12,7 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 15] = [
+pub const KEYS: [Key; 17] = [
     key("state_folder", "WORKSPACE_BASE", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "unused sandboxes end after so long; 0 is never (30)"),
     key("max_timeout_seconds", "MAX_TIMEOUT_SECONDS", "no command may run longer (600)"),
@@ -31,6 +31,12 @@ pub const KEYS: [Key; 15] = [
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "sandboxes of one user (32)"),
     key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "sandboxes in all (1024)"),
     key("memory_floor", "SANDBOX_MCP_MEMORY_FLOOR", "memory that must stay free for a new sandbox (256MiB)"),
+    key(
+        "ask",
+        "SANDBOX_MCP_ASK",
+        "when a person is asked: denied (also for denied commands), requests (only by request_access), never (denied)",
+    ),
+    key("answer_seconds", "SANDBOX_MCP_ANSWER_SECONDS", "a question that nobody answers is refused after so long (60)"),
     key("log", "SANDBOX_MCP_LOG", "what is logged to standard error: error, warn, info, debug (warn)"),
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! One TOML file, overridden by the environment, then by flags. Nothing here makes a sandbox.
 
+mod ask;
 mod ceiling;
 mod keys;
 mod paths;
@@ -10,6 +11,7 @@ mod settings;
 mod state;
 mod typed;
 
+pub use ask::Ask;
 pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key};
 pub use paths::config_file;

@@ -11,10 +11,12 @@ use std::{
 
 use sandbox_core::{
     Policy,
-    policy::{PRESETS, WrittenPolicy},
+    exec::Exec,
+    policy::{Examples, PRESETS, WrittenPolicy},
 };
 
 use super::{ConfigError, Settings, nearest, typed::in_words};
+use crate::commands::{Rules, Verdict};
 
 /// No policy is longer.
 const LONGEST: u64 = 64 << 10;
@@ -107,7 +109,22 @@ fn load(file: &Path) -> Result<Policy, ConfigError> {
     }
     let text = read(file).map_err(|error| refuse(error.to_string()))?;
     let written: WrittenPolicy = toml::from_str(&text).map_err(|error| refuse(in_words(&error, &text)))?;
-    written.meaning(name).map_err(|error| refuse(error.to_string()))
+    let policy = written.meaning(name).map_err(|error| refuse(error.to_string()))?;
+    check_examples(&policy, &written.examples).map_err(refuse)?;
+    Ok(policy)
+}
+
+/// Whether the lists of commands can be read, and say what their author expects of them.
+fn check_examples(policy: &Policy, examples: &Examples) -> Result<(), String> {
+    let rules = Rules::parse(&policy.commands).map_err(|error| error.to_string())?;
+    let denied = |text: &String| matches!(rules.judge(&Exec::shell(text)), Verdict::Denied(_));
+    if let Some(text) = examples.allowed.iter().find(|text| denied(text)) {
+        return Err(format!("its example `{text}` should be allowed, and is denied"));
+    }
+    match examples.denied.iter().find(|text| !denied(text)) {
+        Some(text) => Err(format!("its example `{text}` should be denied, and is not")),
+        None => Ok(()),
+    }
 }
 
 fn read(file: &Path) -> io::Result<String> {
@@ -187,10 +204,21 @@ mod tests {
             ("none.toml", "extends = \"yolo-9\"\n"),
             ("broken.toml", "limits = \n"),
             ("yolo-1.toml", ""),
+            ("rule.toml", "[commands]\ndeny = [\"/usr/bin/x\"]\n"),
+            ("strict.toml", "[examples]\nallowed = [\"sudo id\"]\n"),
+            ("loose.toml", "[examples]\ndenied = [\"sudo id\", \"ls\"]\n"),
         ];
         let (_folder, settings) = settings(&files, "");
         let settings = settings.unwrap();
-        for (name, says) in [("typo", "memry"), ("none", "yolo-9"), ("broken", "line 1")] {
+        let wrong = [
+            ("typo", "memry"),
+            ("none", "yolo-9"),
+            ("broken", "line 1"),
+            ("rule", "/usr/bin/x"),
+            ("strict", "`sudo id` should be allowed"),
+            ("loose", "`ls` should be denied"),
+        ];
+        for (name, says) in wrong {
             let refused = settings.policy(name).unwrap_err().to_string();
             assert!(refused.contains(says) && refused.contains(&format!("{name}.toml")), "{refused}");
         }
@@ -199,6 +227,14 @@ mod tests {
             settings.bound(&mut preset);
             preset
         });
+    }
+
+    #[test]
+    fn the_example_of_a_policy_can_be_used() {
+        let (_folder, settings) = settings(&[], "");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/policies/data-work.toml");
+        let policy = settings.unwrap().policy_at_terminal(file).unwrap();
+        assert_eq!((policy.name.as_str(), policy.limits.memory), ("data-work", Bytes::gib(2)));
     }
 
     #[test]

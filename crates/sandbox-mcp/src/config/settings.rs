@@ -6,7 +6,7 @@ use sandbox_core::{Bytes, Control, Image, Policy};
 use serde::{Deserialize, de::IntoDeserializer};
 
 use super::{
-    ConfigError, ceiling, paths,
+    Ask, ConfigError, ceiling, paths,
     typed::{Said, Typed},
 };
 
@@ -41,6 +41,10 @@ pub struct Settings {
     pub max_sandboxes: usize,
     /// Memory that must stay free for a new sandbox.
     pub memory_floor: Bytes,
+    /// When a person is asked.
+    pub ask: Ask,
+    /// How long a question waits for its answer.
+    pub answer: Duration,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -76,6 +80,11 @@ impl Settings {
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
+            ask: typed.take("ask", "denied, requests or never", Ask::parse)?.unwrap_or_default(),
+            answer: typed
+                .take("answer_seconds", "a number of seconds from 1 to 3600", timeout)?
+                .unwrap_or(Duration::from_secs(60))
+                .min(Duration::from_secs(3600)),
             log: typed.take("log", "a level: error, warn, info, debug", text)?.unwrap_or_else(|| "warn".to_owned()),
         };
         settings.ceiling = ceiling.map(|name| settings.policy(&name)).transpose()?;
@@ -104,7 +113,7 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
-                        system_calls, executor_identity";
+                        system_calls, executor_identity, security_module";
 
 impl Typed {
     fn take<T>(

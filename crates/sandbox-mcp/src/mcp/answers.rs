@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::ToolError;
+use crate::sandboxes::access::Hint;
 
 /// An answer on its way out.
 pub struct Answer {
@@ -59,7 +60,13 @@ impl From<Answer> for CallToolResult {
 
 impl From<ToolError> for CallToolResult {
     fn from(error: ToolError) -> Self {
-        Self::error(vec![ContentBlock::text(error.to_string())])
+        let mut content = vec![ContentBlock::text(error.to_string())];
+        // Not as structured content: that must have the form of the tool's own answer.
+        if let ToolError::Denied(denials) = &error {
+            let denials: Vec<Denial> = denials.iter().map(Denial::from).collect();
+            content.push(ContentBlock::text(json!({ "denials": denials }).to_string()));
+        }
+        Self::error(content)
     }
 }
 
@@ -76,6 +83,9 @@ pub struct Created {
     pub limits: BTreeMap<String, Value>,
     /// How each limit and wall is held: by the kernel, supervised, or by nobody.
     pub enforcement: BTreeMap<String, Held>,
+    /// What was asked for and not given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
     /// What else is worth knowing.
     pub notes: Vec<String>,
 }
@@ -92,8 +102,9 @@ pub struct Held {
 #[derive(Serialize, JsonSchema)]
 pub struct Ran {
     pub session_id: String,
-    pub job_id: String,
-    /// How it stands: running, exited, killed (by a signal or a limit) or timeout.
+    /// Null when it was not run.
+    pub job_id: Option<String>,
+    /// How it stands: running, exited, killed (by a signal or a limit), timeout, or denied (it was not run).
     pub status: JobStatus,
     /// Set when it exited.
     pub exit_code: Option<i32>,
@@ -109,7 +120,7 @@ pub struct Ran {
     pub duration_seconds: f64,
     /// What the policy refused.
     pub denials: Vec<Denial>,
-    /// What else is worth knowing, such as which limit ended it.
+    /// What else is worth knowing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -118,10 +129,51 @@ pub struct Ran {
 #[derive(Serialize, JsonSchema)]
 pub struct Denial {
     pub kind: String,
+    /// A stable code.
+    pub reason: String,
     pub target: String,
     pub rule: String,
+    /// The policy.
     pub level: String,
+    pub message: String,
     pub how_to_ask: String,
+    /// Guessed from what the command printed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inferred: bool,
+}
+
+impl From<&sandbox_core::Denial> for Denial {
+    fn from(denial: &sandbox_core::Denial) -> Self {
+        Self {
+            kind: denial.kind().to_string(),
+            reason: denial.reason.to_string(),
+            target: denial.target.clone(),
+            rule: denial.rule.clone(),
+            level: denial.level.clone(),
+            message: denial.message.clone(),
+            how_to_ask: denial.how_to_ask.clone(),
+            inferred: false,
+        }
+    }
+}
+
+impl From<&Hint> for Denial {
+    fn from(Hint(denial): &Hint) -> Self {
+        Self { inferred: true, ..Self::from(denial) }
+    }
+}
+
+/// request_access
+#[derive(Serialize, JsonSchema)]
+pub struct Access {
+    pub session_id: String,
+    pub granted: bool,
+    pub target: String,
+    /// once, sandbox or a time; null where nobody had to be asked.
+    pub granted_for: Option<String>,
+    pub message: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
 }
 
 /// How a job stands.
@@ -132,6 +184,7 @@ pub enum JobStatus {
     Exited,
     Killed,
     Timeout,
+    Denied,
 }
 
 /// A part of the output that is not in the answer.
@@ -153,6 +206,8 @@ pub struct Written {
     pub written: Vec<WrittenFile>,
     /// The first hundred of those not written.
     pub failed: Vec<FileProblem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
 }
 
 /// A file that was written.
@@ -179,6 +234,8 @@ pub struct Files {
     /// Paths that cannot be read, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FileProblem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -237,6 +294,9 @@ pub struct Entry {
 #[derive(Serialize, JsonSchema)]
 pub struct Statuses {
     pub sandboxes: Vec<Map<String, Value>>,
+    /// How often each wall refused something, since this server started.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub denials: BTreeMap<String, u64>,
     /// What was found when this server started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovered: Option<String>,
@@ -262,6 +322,8 @@ pub struct TaskDone {
     pub files_deleted: Vec<String>,
     pub duration_seconds: f64,
     pub error: Option<String>,
+    /// What the policy refused.
+    pub denials: Vec<Denial>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

@@ -176,6 +176,45 @@ pub struct ExecuteTask {
     pub user_id: Option<String>,
 }
 
+/// request_access
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestAccess {
+    pub session_id: String,
+    pub kind: Wanted,
+    /// The command, a limit such as timeout=900 or memory=8GiB, or a host.
+    pub target: String,
+    /// Why, for the person who decides.
+    pub reason: String,
+    /// How long. Default: once, for one command.
+    #[serde(rename = "for")]
+    pub span: Option<For>,
+    /// With for = minutes. Default: 10.
+    pub minutes: Option<u32>,
+    pub user_id: Option<String>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    Command,
+    Limit,
+    Network,
+    Filesystem,
+    Privilege,
+    Secret,
+}
+
+/// For how long.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum For {
+    Once,
+    Sandbox,
+    Minutes,
+}
+
 /// Arguments that name an existing sandbox.
 pub trait InSession {
     /// Which one.
@@ -196,4 +235,4 @@ macro_rules! in_session {
         }
     )*};
 }
-in_session!(RunCommand, GetOutput, WriteFiles, GetFiles, ListFiles);
+in_session!(RunCommand, GetOutput, WriteFiles, GetFiles, ListFiles, RequestAccess);

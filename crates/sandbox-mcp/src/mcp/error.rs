@@ -1,11 +1,14 @@
 //! Why a tool could not do what it was asked. The text goes to the model, so it says what to do next.
 
-use sandbox_core::InvalidId;
+use sandbox_core::{Denial, InvalidId};
 
 use crate::{
     agent::TaskError,
     config::NotAllowed,
-    sandboxes::{ClientError, SandboxesError},
+    sandboxes::{
+        ClientError, SandboxesError,
+        access::{self, Refused},
+    },
 };
 
 /// A call that failed.
@@ -48,7 +51,22 @@ pub enum ToolError {
         /// What ended it.
         why: String,
     },
+    /// The policy refused it.
+    #[error("{}", access::in_words(.0))]
+    Denied(Vec<Denial>),
+    /// A person must answer first.
+    #[error("a person must answer before this call can go on")]
+    Later,
     /// The caller does not want the answer any more.
     #[error("the call was cancelled; its processes were ended")]
     Cancelled,
+}
+
+impl From<Refused> for ToolError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Denied(denials) => Self::Denied(denials),
+            Refused::Later => Self::Later,
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rmcp::model::Resource;
+use sandbox_core::Denial;
 use sandbox_executor::{
     client::{Client, ClientError},
     protocol::{NewFile, Path, Reason},
@@ -12,7 +13,7 @@ use sandbox_executor::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    answers::{Answer, File, FileProblem, Files, Outcome, Written, WrittenFile},
+    answers::{self, Answer, File, FileProblem, Files, Outcome, Written, WrittenFile},
     arguments::{Encoding, FileToWrite, GetFiles, WriteFiles},
     error::ToolError,
     paths,
@@ -40,6 +41,7 @@ pub async fn write_files(session: Arc<Session>, asked: WriteFiles) -> Result<Ans
         failed_count: 0,
         written: Vec::new(),
         failed: Vec::new(),
+        denials: Vec::new(),
     };
     let results = write_all(&session, &client, &asked.files).await?;
     for (file, result) in asked.files.iter().zip(results) {
@@ -50,10 +52,11 @@ pub async fn write_files(session: Arc<Session>, asked: WriteFiles) -> Result<Ans
                     answer.written.push(WrittenFile { path: shortened(&file.path), size_bytes });
                 }
             }
-            Err(error) => {
+            Err(Problem { error, denial }) => {
                 answer.failed_count += 1;
                 if answer.failed.len() < NAMED {
                     answer.failed.push(FileProblem { path: shortened(&file.path), error });
+                    answer.denials.extend(denial.map(|denial| told(&session, denial)));
                 }
             }
         }
@@ -62,25 +65,42 @@ pub async fn write_files(session: Arc<Session>, asked: WriteFiles) -> Result<Ans
     Ok(Answer::of(&answer).with_outcome(outcome))
 }
 
+/// Why a file was not written.
+struct Problem {
+    error: String,
+    /// Where it is the policy's doing.
+    denial: Option<Denial>,
+}
+
+/// Notes a refusal and puts it into the words of an answer.
+fn told(session: &Session, denial: Denial) -> answers::Denial {
+    let told = answers::Denial::from(&denial);
+    session.refuse(vec![denial]);
+    told
+}
+
 /// One result for each file, in their order: its size, or why it was not written.
-pub async fn write_all(
+async fn write_all(
     session: &Session,
     client: &Client,
     files: &[FileToWrite],
-) -> Result<Vec<Result<u64, String>>, ToolError> {
+) -> Result<Vec<Result<u64, Problem>>, ToolError> {
     let mut writer = patience::soon(client.write()).await?;
     let mut results = Vec::with_capacity(files.len());
     for file in files {
         let (new, content) = match checked(session, file) {
             Ok(checked) => checked,
-            Err(problem) => {
-                results.push(Err(problem));
+            Err(error) => {
+                results.push(Err(Problem { error, denial: None }));
                 continue;
             }
         };
         match write_one(&mut writer, &new, &content).await {
             Ok(()) => results.push(Ok(content.len() as u64)),
-            Err(error @ ClientError::Refused(_)) => results.push(Err(paths::explained(&error))),
+            Err(error @ ClientError::Refused(_)) => {
+                let denial = paths::denial(&error, &file.path, &session.facts().spec.policy);
+                results.push(Err(Problem { error: paths::explained(&error), denial }));
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -132,6 +152,7 @@ pub async fn get_files(session: Arc<Session>, asked: GetFiles) -> Result<Answer,
         files: Vec::new(),
         missing: Vec::new(),
         errors: Vec::new(),
+        denials: Vec::new(),
         notes: Vec::new(),
     };
     let mut links = Vec::new();
@@ -150,6 +171,8 @@ pub async fn get_files(session: Arc<Session>, asked: GetFiles) -> Result<Answer,
                 answer.missing.push(shortened(text));
             }
             Err(ToolError::Executor(error @ ClientError::Refused(_))) => {
+                let denial = paths::denial(&error, text, &session.facts().spec.policy);
+                answer.denials.extend(denial.map(|denial| told(&session, denial)));
                 answer.errors.push(FileProblem { path: shortened(text), error: paths::explained(&error) });
             }
             Err(ToolError::Invalid(error)) => answer.errors.push(FileProblem { path: shortened(text), error }),

@@ -5,7 +5,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_executor::protocol::{FileInfo, FileKind, Path};
+use sandbox_executor::{
+    client::ClientError,
+    protocol::{FileInfo, FileKind, Path},
+};
 
 use super::{
     answers::{Answer, Entry, Listed},
@@ -31,9 +34,12 @@ pub async fn list_files(session: Arc<Session>, asked: ListFiles) -> Result<Answe
     let folder = paths::parse(session.id(), text)?;
     let depth = asked.depth.unwrap_or(3).max(1);
     let client = session.client().await?;
-    let listing = patience::in_time(client.list(&folder, depth, MAX_ENTRIES)).await.map_err(|error| match error {
-        refused @ sandbox_executor::client::ClientError::Refused(_) => ToolError::Invalid(paths::explained(&refused)),
-        other => other.into(),
+    let listing = patience::in_time(client.list(&folder, depth, MAX_ENTRIES)).await.map_err(|error| {
+        match (paths::denial(&error, text, &session.facts().spec.policy), error) {
+            (Some(denial), _) => session.refuse(vec![denial]).into(),
+            (None, refused @ ClientError::Refused(_)) => ToolError::Invalid(paths::explained(&refused)),
+            (None, other) => other.into(),
+        }
     })?;
     let mut found = listing.entries;
     found.sort_unstable_by(|one, other| one.path.cmp(&other.path));

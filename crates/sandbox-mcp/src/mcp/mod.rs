@@ -3,8 +3,10 @@
 //! `transport` brings lines, `server` answers requests, `tools` says what there is, and one file for each kind of work
 //! does it. Nothing here knows how a sandbox is made.
 
+mod access;
 mod answers;
 mod arguments;
+mod asking;
 mod error;
 mod files;
 mod follow;

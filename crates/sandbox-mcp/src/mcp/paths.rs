@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use sandbox_core::SessionId;
+use sandbox_core::{Denial, Policy, SessionId};
 use sandbox_executor::{
     client::ClientError,
     protocol::{Path, Reason},
@@ -98,19 +98,59 @@ pub fn is_text(path: &Path) -> bool {
     std::str::from_utf8(&path.0).is_ok()
 }
 
+/// The refusal, if it is the policy's and not the file's.
+pub fn denial(error: &ClientError, path: &str, policy: &Policy) -> Option<Denial> {
+    let ClientError::Refused(failure) = error else { return None };
+    let limits = &policy.limits;
+    let (reason, rule, message) = match failure.reason {
+        Reason::OutsidePlaces => {
+            let message = "file tools reach /workspace, HOME (/home/sandbox) and /tmp, and nothing outside them";
+            (sandbox_core::Reason::OutsidePlaces, "places for files".to_owned(), message.to_owned())
+        }
+        Reason::Full if path.starts_with("/tmp") => {
+            let (rule, message) =
+                (format!("limits.tmp = {}", limits.tmp), format!("all {} of /tmp are used", limits.tmp));
+            (sandbox_core::Reason::TmpLimit, rule, message)
+        }
+        Reason::Full => {
+            let message = format!("there is no room left: the disk limit is {}", limits.disk);
+            (sandbox_core::Reason::DiskLimit, format!("limits.disk = {}", limits.disk), message)
+        }
+        _ => return None,
+    };
+    let (target, level) = (shortened(path), policy.name.clone());
+    Some(Denial {
+        reason,
+        target,
+        rule,
+        level,
+        message,
+        how_to_ask: advice(failure.reason).unwrap_or_default().to_owned(),
+    })
+}
+
 /// A refusal about a file, with what to do.
 pub fn explained(error: &ClientError) -> String {
     let advice = match error {
-        ClientError::Refused(failure) => match failure.reason {
-            Reason::OutsidePlaces => "Use a path in /workspace, HOME (/home/sandbox) or /tmp that no link leads out of",
-            Reason::Full => "Delete files, or create a sandbox whose policy gives more space",
-            Reason::WrongKind => "Name a regular file; list_files shows what is there",
-            Reason::Denied => "The sandbox's user may not; change it with chmod, or use another path",
-            _ => return error.to_string(),
-        },
-        _ => return error.to_string(),
+        ClientError::Refused(failure) => advice(failure.reason),
+        _ => None,
     };
-    format!("{}. {advice}", error.to_string().trim_end_matches('.'))
+    match advice {
+        Some(advice) => format!("{}. {advice}", error.to_string().trim_end_matches('.')),
+        None => error.to_string(),
+    }
+}
+
+fn advice(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::OutsidePlaces => {
+            Some("Use a path in /workspace, HOME (/home/sandbox) or /tmp that no link leads out of")
+        }
+        Reason::Full => Some("Delete files, or create a sandbox whose policy gives more space"),
+        Reason::WrongKind => Some("Name a regular file; list_files shows what is there"),
+        Reason::Denied => Some("The sandbox's user may not; change it with chmod, or use another path"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

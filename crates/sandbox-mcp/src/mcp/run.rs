@@ -6,7 +6,6 @@ use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{
     Control, JobId,
     exec::{Exec, Exit, Job, Stdin},
-    policy::Limits,
 };
 use sandbox_executor::{
     client::{Client, ClientError, InputEnd, Until},
@@ -14,32 +13,47 @@ use sandbox_executor::{
 };
 
 use super::{
-    answers::{Answer, JobStatus, LeftOut, Ran},
+    answers::{self, Answer, Denial, JobStatus, LeftOut, Ran},
     arguments::{GetOutput, RunCommand},
+    asking::Caller,
     error::ToolError,
     follow::{self, Followed},
     output::{DEFAULT_BUDGET, Keep, MAX_BUDGET, Transcript},
     progress::Progress,
     signals,
 };
-use crate::sandboxes::{SandboxesError, Session, State, check_env, patience};
+use crate::sandboxes::{
+    SandboxesError, Session, State,
+    access::{self, Refused},
+    check_env, patience,
+};
 
 /// Starts a command and answers with its end, or with how it stands when the patience is over.
 pub async fn run_command(
     session: Arc<Session>,
     asked: RunCommand,
     context: &RequestContext<RoleServer>,
+    caller: &Caller<'_>,
 ) -> Result<Answer, ToolError> {
     let progress = Progress::of(context);
     let exec = command(&asked)?;
     let client = session.client().await?;
-    let started = session.start(exec).await?;
+    let admitted = tokio::select! {
+        admitted = session.admit(exec, caller) => admitted,
+        () = context.ct.cancelled() => return Err(ToolError::Cancelled),
+    };
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(Refused::Denied(denials)) => return Ok(not_run(&session, &denials)),
+        Err(later) => return Err(later.into()),
+    };
+    let mut notes = admitted.notes.clone();
+    let started = session.start(admitted).await?;
     let (job, allowed) = (started.job(), started.allowed());
     let wait = follow::patience(&progress, asked.wait_seconds, allowed.timeout);
-    let lowered = |from: Duration| {
+    notes.extend(allowed.lowered_from.map(|from| {
         format!("timeout was lowered from {} s to the maximum of {} s", from.as_secs(), allowed.timeout.as_secs())
-    };
-    let notes = allowed.lowered_from.map(lowered).into_iter().collect();
+    }));
     feed(&client, job, &asked);
     let transcript = Transcript::new(Keep::Ends, budget(asked.max_bytes), 0);
     let followed = match follow::follow(started, transcript, wait, context, progress).await {
@@ -117,6 +131,36 @@ fn feed(client: &Client, job: JobId, asked: &RunCommand) {
     });
 }
 
+/// The answer about a command that was not run.
+fn not_run(session: &Session, denials: &[sandbox_core::Denial]) -> Answer {
+    let answer = Ran {
+        session_id: session.id().to_string(),
+        job_id: None,
+        status: JobStatus::Denied,
+        exit_code: None,
+        signal: None,
+        stdout: String::new(),
+        stderr: String::new(),
+        next_offset: 0,
+        left_out: Vec::new(),
+        duration_seconds: 0.0,
+        denials: denials.iter().map(Denial::from).collect(),
+        notes: vec!["it was not run".to_owned()],
+    };
+    Answer::of(&answer).with_outcome(answers::Outcome::Partial)
+}
+
+/// What refused or ended it: what is known, else what can be guessed from its output.
+fn denials(session: &Session, exit: Option<(Exit, Duration)>, stderr: &str) -> Vec<Denial> {
+    match exit {
+        Some((Exit::Limit(control), elapsed)) => vec![Denial::from(&session.ended_by(control, elapsed))],
+        Some((Exit::Code(code), _)) if code != 0 => {
+            access::hints(stderr, &session.facts().spec.policy).iter().map(Denial::from).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn budget(asked: Option<u64>) -> usize {
     let asked = asked.and_then(|bytes| usize::try_from(bytes).ok());
     asked.unwrap_or(DEFAULT_BUDGET).clamp(256, MAX_BUDGET)
@@ -144,12 +188,12 @@ async fn report(
     if let Some(part) = left_out.iter().find(|part| part.kept) {
         notes.push(format!("for the output that is left out: get_output with offset {}", part.from_offset));
     }
-    let outcome = Outcome::of(exit.map(|(exit, _)| exit), &session.facts().spec.policy.limits);
-    notes.extend(outcome.note);
+    let outcome = Outcome::of(exit.map(|(exit, _)| exit));
+    let denials = denials(session, exit, &rendered.stderr);
     let elapsed = exit.map(|(_, elapsed)| elapsed).or(known.map(|job| job.elapsed)).unwrap_or_default();
     Ok(Answer::of(&Ran {
         session_id: session.id().to_string(),
-        job_id: job.to_string(),
+        job_id: Some(job.to_string()),
         status: outcome.status,
         exit_code: outcome.exit_code,
         signal: outcome.signal,
@@ -158,7 +202,7 @@ async fn report(
         next_offset: rendered.next_offset,
         left_out,
         duration_seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
-        denials: Vec::new(),
+        denials,
         notes,
     }))
 }
@@ -194,41 +238,19 @@ struct Outcome {
     status: JobStatus,
     exit_code: Option<i32>,
     signal: Option<String>,
-    note: Option<String>,
 }
 
 impl Outcome {
-    fn of(exit: Option<Exit>, limits: &Limits) -> Self {
-        let plain = |status| Self { status, exit_code: None, signal: None, note: None };
+    fn of(exit: Option<Exit>) -> Self {
+        let plain = |status| Self { status, exit_code: None, signal: None };
         match exit {
             None => plain(JobStatus::Running),
             Some(Exit::Code(code)) => Self { exit_code: Some(code), ..plain(JobStatus::Exited) },
             Some(Exit::Signal(number)) => Self { signal: Some(signals::name(number)), ..plain(JobStatus::Killed) },
-            Some(Exit::Limit(Control::Time)) => {
-                let note =
-                    "killed: it ran longer than its timeout. Give it a longer one, or start it with wait_seconds 0";
-                Self { note: Some(note.to_owned()), ..plain(JobStatus::Timeout) }
-            }
-            Some(Exit::Limit(control)) => {
-                let signal = Some(signals::name(9));
-                Self { signal, note: Some(limit_note(control, limits)), ..plain(JobStatus::Killed) }
-            }
+            Some(Exit::Limit(Control::Time)) => plain(JobStatus::Timeout),
+            Some(Exit::Limit(_)) => Self { signal: Some(signals::name(9)), ..plain(JobStatus::Killed) },
         }
     }
-}
-
-fn limit_note(control: Control, limits: &Limits) -> String {
-    let (limit, advice) = match control {
-        Control::Memory => (limits.memory.to_string(), "Use less memory"),
-        Control::Disk => (limits.disk.to_string(), "Delete files in /workspace and HOME"),
-        Control::Tmp => (limits.tmp.to_string(), "Delete files in /tmp"),
-        Control::Pids => (limits.pids.to_string(), "Start fewer processes"),
-        Control::Cpu => (format!("{} processors", f64::from(limits.cpu_millis) / 1000.0), "Use fewer processors"),
-        other => (other.to_string(), "Ask for less"),
-    };
-    format!(
-        "killed: the sandbox used all of its {control} limit ({limit}). {advice}, or create a sandbox whose policy gives more"
-    )
 }
 
 #[cfg(test)]
@@ -244,11 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_ended_a_job_is_named_with_its_size() {
-        let limits = sandbox_core::Policy::default().limits;
-        let outcome = Outcome::of(Some(Exit::Limit(Control::Memory)), &limits);
-        assert_eq!(outcome.status, JobStatus::Killed);
-        assert!(outcome.note.is_some_and(|note| note.contains("memory limit (4 GiB)")));
-        assert_eq!(Outcome::of(Some(Exit::Limit(Control::Time)), &limits).status, JobStatus::Timeout);
+    fn a_limit_is_told_apart_from_a_signal() {
+        assert_eq!(Outcome::of(Some(Exit::Limit(Control::Memory))).status, JobStatus::Killed);
+        assert_eq!(Outcome::of(Some(Exit::Limit(Control::Time))).status, JobStatus::Timeout);
     }
 }

@@ -17,8 +17,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{
+    access,
     answers::Answer,
     arguments::{InSession, RunCommand},
+    asking::{Caller, Pending},
     error::ToolError,
     files, listing, names, paths, resources, run, schema, sessions, task,
     tools::{INSTRUCTIONS, TOOLS},
@@ -38,12 +40,13 @@ pub struct Server {
     app: App,
     calls: Semaphore,
     removals: Semaphore,
+    pending: Pending,
 }
 
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
-        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS) }
+        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS), pending: Pending::default() }
     }
 
     async fn call(
@@ -51,6 +54,7 @@ impl Server {
         name: &str,
         arguments: JsonObject,
         context: &RequestContext<RoleServer>,
+        caller: &Caller<'_>,
     ) -> Result<Answer, ToolError> {
         let (meant, arguments) = names::resolve(name, arguments);
         let tool = TOOLS.iter().find(|known| known.name == meant);
@@ -63,10 +67,10 @@ impl Server {
         if tool.name == "run_command" {
             // It sees to its own cancellation: there is something to kill.
             let (session, asked) = self.in_session::<RunCommand>(tool, arguments).await?;
-            return run::run_command(session, asked, context).await;
+            return run::run_command(session, asked, context, caller).await;
         }
         tokio::select! {
-            answer = self.dispatch(tool, arguments, context) => answer,
+            answer = self.dispatch(tool, arguments, context, caller) => answer,
             () = context.ct.cancelled() => Err(ToolError::Cancelled),
         }
     }
@@ -76,6 +80,7 @@ impl Server {
         tool: &Tool,
         arguments: JsonObject,
         context: &RequestContext<RoleServer>,
+        caller: &Caller<'_>,
     ) -> Result<Answer, ToolError> {
         match tool.name.as_ref() {
             "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?).await,
@@ -97,7 +102,11 @@ impl Server {
             }
             "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
-            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context).await,
+            "request_access" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                access::request_access(session, asked, caller).await
+            }
+            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context, caller).await,
             other => Err(ToolError::UnknownTool(other.to_owned())),
         }
     }
@@ -156,11 +165,16 @@ impl ServerHandler for Server {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let caller = Caller::of(&mut request, &context, &self.pending, self.app.settings.answer);
         let arguments = request.arguments.unwrap_or_default();
-        match self.call(&request.name, arguments, &context).await {
+        let answered = self.call(&request.name, arguments, &context, &caller).await;
+        if let Some(question) = caller.take_later() {
+            return Ok(question.into());
+        }
+        match answered {
             Ok(answer) => Ok(CallToolResult::from(answer).into()),
             Err(error @ ToolError::UnknownTool(_)) => Err(ErrorData::invalid_params(error.to_string(), None)),
             Err(error) => Ok(CallToolResult::from(error).into()),

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{Bytes, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
+use sandbox_core::{Bytes, Control, Denial, Policy, Reason, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::{Answer, CleanedUp, Created, Held, Statuses},
+    answers::{self, Answer, CleanedUp, Created, Held, Statuses},
     arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
     error::ToolError,
-    signals,
+    schema, signals,
 };
 use crate::{
     app::App,
-    sandboxes::{Lifetime, NewSandbox, Session, Status},
+    config::{NotAllowed, Settings},
+    sandboxes::{Lifetime, NewSandbox, Session, Status, access},
 };
 
 /// Commands start here.
@@ -38,16 +39,53 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 /// Makes a sandbox.
 pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
-    let mut policy = app.settings.policy_for_model(asked.policy.as_deref())?;
-    let notes = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
-    let image = app.settings.image_for_model(asked.image.as_deref())?;
+    let refuse = |refused| above_the_ceiling(app, refused);
+    let mut policy = app.settings.policy_for_model(asked.policy.as_deref()).map_err(refuse)?;
+    let given = policy.clone();
+    let raised = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
+    let image = app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?;
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
     let new = NewSandbox { image, policy, lifetime, env: asked.env.unwrap_or_default() };
     let session = app.sandboxes.create(&owner, new).await?;
-    Ok(Answer::of(&created(&session, notes)))
+    let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
+    let mut answer = created(&session);
+    answer.notes = app.settings.lowered_by_ceiling(&given.name);
+    answer.denials = denials.iter().map(answers::Denial::from).collect();
+    session.refuse(denials);
+    Ok(Answer::of(&answer))
 }
 
-fn created(session: &Session, notes: Vec<String>) -> Created {
+/// What the operator lets nobody have.
+fn above_the_ceiling(app: &App, refused: NotAllowed) -> ToolError {
+    let (target, rule) = match &refused {
+        NotAllowed::Image { asked, .. } => (asked, "allowed_images"),
+        NotAllowed::Policy { asked, .. } => (asked, "allowed_policies"),
+        NotAllowed::UnknownPolicy(_) | NotAllowed::NoImage(_) => return refused.into(),
+    };
+    let (message, how_to_ask) = refused.to_string().split_once(". ").map_or_else(
+        || (refused.to_string(), String::new()),
+        |(message, how_to_ask)| (message.to_owned(), how_to_ask.to_owned()),
+    );
+    app.sandboxes.journal().denials().count(Reason::Ceiling);
+    let (target, rule, level) = (schema::shortened(target), rule.to_owned(), "operator".to_owned());
+    ToolError::Denied(vec![Denial { reason: Reason::Ceiling, target, rule, level, message, how_to_ask }])
+}
+
+/// A limit that was asked for above the policy's.
+#[derive(Debug, PartialEq, Eq)]
+struct Raised {
+    control: Control,
+    asked: String,
+}
+
+impl Raised {
+    fn denial(&self, policy: &Policy, settings: &Settings) -> Denial {
+        let more = access::roomier(self.control, policy, settings);
+        access::not_raised(self.control, &self.asked, policy, more.as_deref())
+    }
+}
+
+fn created(session: &Session) -> Created {
     let facts = session.facts();
     Created {
         session_id: session.id().to_string(),
@@ -57,7 +95,8 @@ fn created(session: &Session, notes: Vec<String>) -> Created {
         workspace: WORKSPACE.to_owned(),
         limits: shown_limits(&facts.spec.policy.limits),
         enforcement: enforcement(&facts.enforcement),
-        notes,
+        denials: Vec::new(),
+        notes: Vec::new(),
     }
 }
 
@@ -84,29 +123,29 @@ fn shown_limits(limits: &Limits) -> BTreeMap<String, Value> {
 }
 
 /// Lowers limits; what would raise one is left out, and said.
-fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<String>, ToolError> {
-    let mut notes = Vec::new();
-    let mut size = |name: &str, limit: &mut Bytes, asked: &Option<String>| {
+fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<Raised>, ToolError> {
+    let mut raised = Vec::new();
+    let mut size = |name: Control, limit: &mut Bytes, asked: &Option<String>| {
         let Some(text) = asked else { return Ok(()) };
         let asked: Bytes = text.parse().map_err(|error| ToolError::Invalid(format!("limits.{name}: {error}")))?;
         if asked.0 < 1 << 20 {
             return Err(ToolError::Invalid(format!("limits.{name} must be at least 1MiB")));
         }
         if asked > *limit {
-            notes.push(format!("the {name} limit stays at the policy's {limit}"));
+            raised.push(Raised { control: name, asked: asked.to_string() });
         }
         *limit = asked.min(*limit);
         Ok(())
     };
-    size("memory", &mut limits.memory, &asked.memory)?;
-    size("disk", &mut limits.disk, &asked.disk)?;
-    size("tmp", &mut limits.tmp, &asked.tmp)?;
+    size(Control::Memory, &mut limits.memory, &asked.memory)?;
+    size(Control::Disk, &mut limits.disk, &asked.disk)?;
+    size(Control::Tmp, &mut limits.tmp, &asked.tmp)?;
     if let Some(pids) = asked.pids {
         if pids == 0 {
             return Err(ToolError::Invalid("limits.pids must be at least 1".to_owned()));
         }
         if pids > limits.pids {
-            notes.push(format!("the pids limit stays at the policy's {}", limits.pids));
+            raised.push(Raised { control: Control::Pids, asked: pids.to_string() });
         }
         limits.pids = pids.min(limits.pids);
     }
@@ -116,11 +155,11 @@ fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<String>, ToolEr
         }
         let millis = (cpus * 1000.0).round() as u32;
         if millis > limits.cpu_millis {
-            notes.push(format!("the cpus limit stays at the policy's {}", f64::from(limits.cpu_millis) / 1000.0));
+            raised.push(Raised { control: Control::Cpu, asked: cpus.to_string() });
         }
         limits.cpu_millis = millis.min(limits.cpu_millis);
     }
-    Ok(notes)
+    Ok(raised)
 }
 
 /// One sandbox in full, or a line about each.
@@ -138,7 +177,9 @@ pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<An
             list.iter().map(|summary| object(json!(summary))).collect()
         }
     };
-    Ok(Answer::of(&Statuses { sandboxes, recovered }))
+    let counts = app.sandboxes.journal().denials().read();
+    let denials = counts.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect();
+    Ok(Answer::of(&Statuses { sandboxes, denials, recovered }))
 }
 
 fn in_full(status: &Status) -> Map<String, Value> {
@@ -157,6 +198,7 @@ fn in_full(status: &Status) -> Map<String, Value> {
     shown.insert("usage".to_owned(), json!(usage));
     shown.insert("jobs".to_owned(), json!(jobs));
     shown.insert("enforcement".to_owned(), json!(enforcement(&status.enforcement)));
+    shown.insert("grants".to_owned(), json!(status.grants));
     shown
 }
 
@@ -208,9 +250,9 @@ mod tests {
         let before = limits.clone();
         let asked =
             LowerLimits { memory: Some("64MiB".into()), pids: Some(9999), cpus: Some(0.5), ..LowerLimits::default() };
-        let notes = lower(&mut limits, &asked).unwrap();
+        let raised = lower(&mut limits, &asked).unwrap();
         assert_eq!((limits.memory, limits.cpu_millis, limits.pids), (Bytes::mib(64), 500, before.pids));
-        assert_eq!(notes, ["the pids limit stays at the policy's 512"]);
+        assert_eq!(raised, [Raised { control: Control::Pids, asked: "9999".into() }]);
         let nonsense = LowerLimits { disk: Some("lots".into()), ..LowerLimits::default() };
         assert!(lower(&mut limits, &nonsense).unwrap_err().to_string().contains("limits.disk"));
     }

@@ -7,8 +7,9 @@ use sandbox_core::SessionId;
 use tokio::sync::mpsc;
 
 use super::{
-    answers::{Answer, Outcome, TaskDone},
+    answers::{Answer, Denial, Outcome, TaskDone},
     arguments::{ExecuteTask, FileToWrite},
+    asking::Caller,
     error::ToolError,
     files, paths,
     progress::Progress,
@@ -18,7 +19,10 @@ use super::{
 use crate::{
     agent::{self, Agent, Content, Note, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
     app::App,
-    sandboxes::{ChangedFile, Lifetime},
+    sandboxes::{
+        ChangedFile, Lifetime,
+        access::{Nobody, Person},
+    },
 };
 
 /// A task takes at most so long if nobody says otherwise.
@@ -31,10 +35,11 @@ pub async fn execute_task(
     app: &App,
     asked: ExecuteTask,
     context: &RequestContext<RoleServer>,
+    caller: &Caller<'_>,
 ) -> Result<Answer, ToolError> {
     let mut progress = Progress::of(context);
     let existing: Option<SessionId> = asked.session_id.as_deref().map(str::parse).transpose()?;
-    let caller = match &existing {
+    let owner = match &existing {
         Some(id) => sessions::caller_of(app, id, asked.user_id.as_deref())?,
         None => sessions::caller(app, asked.user_id.as_deref())?,
     };
@@ -55,7 +60,9 @@ pub async fn execute_task(
     };
     let (sender, mut notes) = mpsc::channel(64);
     let mut latest = "working on it".to_owned();
-    let work = agent::execute(&app.sandboxes, &caller, request, Some(&sender));
+    // Work that is half done cannot begin again with an answer, so only those are asked who can answer meanwhile.
+    let person: &dyn Person = if caller.can_wait() { caller } else { &Nobody };
+    let work = agent::execute(&app.sandboxes, &owner, request, Some(&sender), person);
     tokio::pin!(work);
     let result = loop {
         tokio::select! {
@@ -95,6 +102,7 @@ fn done(result: &TaskResult) -> TaskDone {
         files_deleted: changes.deleted.iter().take(NAMED).map(paths::shown).collect(),
         duration_seconds: result.duration_seconds,
         error: result.error.clone(),
+        denials: result.denials.iter().map(Denial::from).collect(),
         notes,
     }
 }

@@ -13,7 +13,7 @@ create_sandbox gives a session_id that every other tool takes; a sandbox idle fo
 and an unknown session_id is an error, never a new sandbox. Put files in with write_files, run shell commands with \
 run_command, take results out with get_files; /workspace is the working folder, HOME and /tmp are writable too. \
 A command that does not end in time answers status \"running\" with a job_id: go on with get_output. pip install and \
-npm i -g work as typed. Call cleanup_session when done. execute_task does a whole task in plain words.";
+npm i -g work as typed. What the policy refuses comes back as denials, each with how_to_ask. Call cleanup_session when done. execute_task does a whole task in plain words.";
 
 /// All tools.
 pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -63,6 +63,13 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             "Sandbox status",
             "State, use of resources, jobs and enforced limits of a sandbox.",
             Reads,
+        ),
+        define::<arguments::RequestAccess, answers::Access>(
+            "request_access",
+            "Ask for more",
+            "Asks a person for something that the policy denies: a denied command, or a longer timeout. Ask only for \
+             what the task needs; a no is final.",
+            Adds,
         ),
         define::<arguments::CleanupSession, answers::CleanedUp>(
             "cleanup_session",
@@ -136,7 +143,7 @@ mod tests {
         let read =
             |tool: &Tool| json!({"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema});
         let bytes: usize = TOOLS.iter().map(|tool| read(tool).to_string().len()).sum();
-        assert!(bytes < 8_000, "{bytes} bytes");
+        assert!(bytes < 12_000, "{bytes} bytes");
     }
 
     #[test]

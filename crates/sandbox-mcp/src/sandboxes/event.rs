@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sandbox_core::{JobId, SessionId, UserId, exec::Exit};
+use sandbox_core::{Denial, JobId, Reason, SessionId, UserId, exec::Exit};
 use serde::{Deserialize, Serialize};
+
+use super::access::Span;
 
 /// Something that happened to a sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,6 +59,46 @@ pub enum What {
         exit: Exit,
         /// After how long.
         elapsed: Duration,
+    },
+    /// A wall refused something. Never a guess from what a command printed.
+    Denied {
+        /// The refusal.
+        denial: Box<Denial>,
+        /// The job that it ended, if it ended one.
+        job: Option<JobId>,
+    },
+    /// A person was asked for more than the policy gives.
+    Asked {
+        /// `command` or `limit`.
+        kind: String,
+        /// What for, shortened.
+        target: String,
+        /// Why, in the agent's own words.
+        reason: Option<String>,
+        /// For how long.
+        span: Span,
+    },
+    /// They said yes.
+    Granted {
+        /// `command` or `limit`.
+        kind: String,
+        /// To what.
+        target: String,
+        /// For how long.
+        span: Span,
+        /// Who.
+        by: String,
+    },
+    /// They said no, or nothing.
+    Declined {
+        /// `command` or `limit`.
+        kind: String,
+        /// To what.
+        target: String,
+        /// `declined` or `no_answer`.
+        reason: Reason,
+        /// Who.
+        by: String,
     },
     /// An agent began to work on a task.
     TaskStarted {

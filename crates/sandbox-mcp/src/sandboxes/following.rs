@@ -1,10 +1,10 @@
 //! A started command whose end goes into the journal, also when nobody follows it to the end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use sandbox_core::{JobId, SessionId, UserId};
+use sandbox_core::JobId;
 
-use super::{Client, ClientError, Follow, JobEvent, Journal, What, patience};
+use super::{Client, ClientError, Follow, JobEvent, Session, patience};
 
 /// One job's output, as [`Follow`] hands it out. Dropping it does not touch the job.
 pub struct Following {
@@ -26,9 +26,7 @@ pub struct Allowed {
 /// What is needed to record the end of a job.
 pub(super) struct Watch {
     pub client: Client,
-    pub journal: Journal,
-    pub id: SessionId,
-    pub owner: UserId,
+    pub session: Arc<Session>,
     pub job: JobId,
 }
 
@@ -71,7 +69,7 @@ impl Drop for Following {
 
 impl Watch {
     fn finished(&self, exit: sandbox_core::exec::Exit, elapsed: Duration) {
-        self.journal.record(&self.id, &self.owner, What::Finished { job: self.job, exit, elapsed });
+        self.session.record_end(self.job, exit, elapsed);
     }
 
     /// Asks now and then instead of following: the output may be gigabytes that nobody wants.

@@ -1,6 +1,11 @@
 //! Where events go: to whoever listens now, and to the history.
 
-use sandbox_core::{SessionId, UserId};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use sandbox_core::{Reason, SessionId, UserId};
 use tokio::sync::broadcast;
 
 use super::{Event, History, What};
@@ -13,11 +18,28 @@ const LISTENER_BACKLOG: usize = 1024;
 pub struct Journal {
     listeners: broadcast::Sender<Event>,
     history: History,
+    denials: Arc<DenialCounts>,
+}
+
+/// How often each wall refused something, since this server started: what a metric is made of.
+#[derive(Default)]
+pub struct DenialCounts(Mutex<BTreeMap<Reason, u64>>);
+
+impl DenialCounts {
+    /// By reason; those that never happened are left out.
+    pub fn read(&self) -> BTreeMap<Reason, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts a refusal that belongs to no sandbox; the others are counted when they are recorded.
+    pub fn count(&self, reason: Reason) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
 }
 
 impl Journal {
     pub(super) fn new(history: History) -> Self {
-        Self { listeners: broadcast::Sender::new(LISTENER_BACKLOG), history }
+        Self { listeners: broadcast::Sender::new(LISTENER_BACKLOG), history, denials: Arc::default() }
     }
 
     /// Tells what happens from now on.
@@ -30,8 +52,16 @@ impl Journal {
         &self.history
     }
 
+    /// How often each wall refused something.
+    pub fn denials(&self) -> &DenialCounts {
+        &self.denials
+    }
+
     /// Something happened. Waits for nobody.
     pub fn record(&self, id: &SessionId, owner: &UserId, what: What) {
+        if let What::Denied { denial, .. } = &what {
+            self.denials.count(denial.reason);
+        }
         let event = Event::now(id, owner, what);
         if self.listeners.receiver_count() > 0 {
             let _ = self.listeners.send(event.clone());

@@ -4,6 +4,7 @@
 //! sandbox through its folder, and the one that made it (or adopted it after a crash) looks after it. The folder is the
 //! truth about what exists; the history only remembers.
 
+pub mod access;
 mod care;
 mod changes;
 mod error;
@@ -36,7 +37,7 @@ pub use error::SandboxesError;
 pub use event::{Event, What};
 pub use following::{Allowed, Following};
 pub use history::{History, Query, Recorded, TaskRecord};
-pub use journal::Journal;
+pub use journal::{DenialCounts, Journal};
 pub use new::{Lifetime, NewSandbox, check_env};
 pub use quota::available_memory;
 pub use recovery::RecoveryReport;
@@ -68,6 +69,8 @@ struct Inner {
     folders: Folders,
     quota: Quota,
     journal: Journal,
+    /// How often all of them together may ask.
+    pace: Arc<access::Pace>,
     /// Those that this server looks after.
     ours: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// Those of other servers that were reached from here.
@@ -285,7 +288,8 @@ impl Sandboxes {
 
     fn session(&self, sandbox: Arc<dyn Sandbox>, care: Care) -> Session {
         let folder = self.0.folders.folder(&sandbox.facts().spec.id);
-        Session::new(sandbox, folder, care, self.0.settings.clone(), self.0.journal.clone())
+        let access = access::Access::new(self.0.pace.clone());
+        Session::new(sandbox, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
     }
 
     /// Removes a sandbox; it stays known until that has worked.
@@ -331,6 +335,7 @@ impl Inner {
             folders: Folders::of(state),
             quota,
             journal: Journal::new(history),
+            pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),
             recovery: RecoveryReport::default(),

@@ -9,13 +9,16 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_core::{Facts, Sandbox, SessionId, UserId, exec::Exec};
+use sandbox_core::{Facts, JobId, Sandbox, SessionId, UserId, exec::Exit};
 use sandbox_executor::client::Attached;
 use tokio::task::AbortHandle;
 
 use super::{
     Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
-    folders, following::Watch, patience,
+    access::{Access, ActiveGrant, Admitted, longest},
+    folders,
+    following::Watch,
+    patience,
 };
 use crate::config::Settings;
 
@@ -54,6 +57,7 @@ pub struct Session {
     care: Care,
     settings: Arc<Settings>,
     journal: Journal,
+    pub(super) access: Access,
     client: Mutex<Option<Client>>,
     connecting: tokio::sync::Mutex<()>,
     /// Milliseconds since 1970.
@@ -69,6 +73,7 @@ impl Session {
         care: Care,
         settings: Arc<Settings>,
         journal: Journal,
+        access: Access,
     ) -> Self {
         let made = folders::made(&folder);
         Self {
@@ -78,6 +83,7 @@ impl Session {
             care,
             settings,
             journal,
+            access,
             client: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
@@ -113,8 +119,8 @@ impl Session {
     }
 
     /// Starts a command. Its timeout is lowered to what the policy and the operator allow.
-    pub async fn start(&self, mut exec: Exec) -> Result<Following, SandboxesError> {
-        let allowed = self.allowed(exec.timeout);
+    pub async fn start(self: &Arc<Self>, admitted: Admitted) -> Result<Following, SandboxesError> {
+        let Admitted { mut exec, allowed, .. } = admitted;
         exec.timeout = Some(allowed.timeout);
         let client = self.client().await?;
         let follow = match patience::soon(client.spawn(&exec)).await {
@@ -124,15 +130,15 @@ impl Session {
         };
         let job = follow.job();
         self.record(What::Started { job, command: shortened(&exec.program.to_string()) });
-        let (id, owner) = (self.id().clone(), self.owner().clone());
-        let watch = Watch { client, journal: self.journal.clone(), id, owner, job };
+        let watch = Watch { client, session: self.clone(), job };
         Ok(Following::new(follow, watch, allowed))
     }
 
     /// Starts a command whose output goes only to the caller, loss-free; it ends when that is dropped.
-    pub async fn start_attached(&self, mut exec: Exec, limit: TimeLimit) -> Result<Attached, SandboxesError> {
+    pub async fn start_attached(&self, admitted: Admitted, limit: TimeLimit) -> Result<Attached, SandboxesError> {
+        let Admitted { mut exec, allowed, .. } = admitted;
         if limit == TimeLimit::Policy {
-            exec.timeout = Some(self.allowed(exec.timeout).timeout);
+            exec.timeout = Some(allowed.timeout);
         }
         let attached = patience::soon(self.client().await?.spawn_attached(&exec)).await?;
         self.record(What::Started { job: attached.job(), command: shortened(&exec.program.to_string()) });
@@ -141,8 +147,20 @@ impl Session {
 
     /// How long a command may run that asks for this.
     pub fn allowed(&self, asked: Option<Duration>) -> Allowed {
-        let most = self.facts().spec.policy.limits.run.min(self.settings.max_timeout);
-        Allowed { timeout: asked.unwrap_or(most).min(most), lowered_from: asked.filter(|asked| *asked > most) }
+        let usual = self.facts().spec.policy.limits.run.min(self.settings.max_timeout);
+        let granted = self.access.run_time().unwrap_or_default().min(longest(&self.settings));
+        let most = usual.max(granted);
+        Allowed { timeout: asked.unwrap_or(usual).min(most), lowered_from: asked.filter(|asked| *asked > most) }
+    }
+
+    /// What a person has granted to it, and holds now.
+    pub fn grants(&self) -> Vec<ActiveGrant> {
+        self.access.active()
+    }
+
+    /// What the operator wants.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// /workspace as it stands now.
@@ -175,6 +193,7 @@ impl Session {
             usage,
             jobs,
             enforcement: facts.enforcement.clone(),
+            grants: self.grants(),
             workspace: self.folder.join("workspace"),
         }
     }
@@ -212,6 +231,14 @@ impl Session {
     /// Notes what happened in it.
     pub fn record(&self, what: What) {
         self.journal.record(self.id(), self.owner(), what);
+    }
+
+    /// Notes that a command has ended, and which limit ended it, if one did.
+    pub fn record_end(&self, job: JobId, exit: Exit, elapsed: Duration) {
+        self.record(What::Finished { job, exit, elapsed });
+        if let Exit::Limit(control) = exit {
+            self.record(What::Denied { denial: Box::new(self.ended_by(control, elapsed)), job: Some(job) });
+        }
     }
 
     /// Notes that it is used now.

@@ -5,6 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use sandbox_core::{Enforcement, Image, SessionId, Usage, UserId, exec::Job};
 use serde::Serialize;
 
+use super::access::ActiveGrant;
+
 /// Whether it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -61,6 +63,8 @@ pub struct Status {
     pub jobs: Vec<Job>,
     /// How each of its limits and walls is held.
     pub enforcement: Enforcement,
+    /// What a person has granted to it.
+    pub grants: Vec<ActiveGrant>,
     /// Where its files lie on this machine.
     pub workspace: PathBuf,
 }

@@ -90,7 +90,7 @@ async fn a_timeout_kills_the_command_and_is_named() {
     let arguments = json!({"session_id": session, "command": "echo begun; sleep 60", "timeout": 1});
     let ran = client.ok("run_command", arguments).await;
     assert_eq!((&ran["status"], &ran["stdout"]), (&json!("timeout"), &json!("begun\n")), "{ran}");
-    assert!(ran["notes"].to_string().contains("timeout"), "{ran}");
+    assert!(ran["denials"].to_string().contains("time_limit"), "{ran}");
 }
 
 #[tokio::test]

@@ -36,6 +36,8 @@ pub enum Era {
 /// A server process and a client of it.
 pub struct Client {
     era: Era,
+    capabilities: Value,
+    questions: tokio::sync::Mutex<mpsc::UnboundedReceiver<Value>>,
     child: Child,
     input: tokio::sync::Mutex<Option<ChildStdin>>,
     waiting: Waiting,
@@ -72,12 +74,24 @@ pub async fn start_with(era: Era, variables: &[(&str, &str)]) -> Client {
     client
 }
 
+/// A server with a client whose user can be asked.
+pub async fn start_with_a_user(era: Era, variables: &[(&str, &str)]) -> Client {
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = start_as(folder.path(), era, json!({"elicitation": {}}), variables).await;
+    client._folder = Some(folder);
+    client
+}
+
 /// A server in this state folder.
 pub async fn start_in(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
-    let client = spawn(state, era, variables);
+    start_as(state, era, json!({}), variables).await
+}
+
+async fn start_as(state: &Path, era: Era, capabilities: Value, variables: &[(&str, &str)]) -> Client {
+    let mut client = spawn(state, era, variables);
+    client.capabilities = capabilities;
     if era == Era::Legacy {
-        let hello =
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": client.capabilities, "clientInfo": {"name": "it", "version": "1"}});
         let answer = client.request("initialize", hello).await;
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer} {}", client.stderr());
         client.send_line(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()).await;
@@ -99,12 +113,15 @@ pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
     let mut child = command.spawn().unwrap();
     let waiting = Waiting::default();
     let (sender, notifications) = mpsc::unbounded_channel();
+    let (asking, questions) = mpsc::unbounded_channel();
     let stdout = BufReader::new(child.stdout.take().unwrap());
-    tokio::spawn(read(stdout, waiting.clone(), sender));
+    tokio::spawn(read(stdout, waiting.clone(), sender, asking));
     let stderr = Arc::new(Mutex::new(String::new()));
     let listening = tokio::spawn(listen(child.stderr.take().unwrap(), stderr.clone()));
     Client {
         era,
+        capabilities: json!({}),
+        questions: tokio::sync::Mutex::new(questions),
         input: tokio::sync::Mutex::new(child.stdin.take()),
         child,
         waiting,
@@ -122,11 +139,17 @@ async fn read(
     mut lines: BufReader<tokio::process::ChildStdout>,
     waiting: Waiting,
     notifications: mpsc::UnboundedSender<Value>,
+    questions: mpsc::UnboundedSender<Value>,
 ) {
     let mut line = String::new();
     while lines.read_line(&mut line).await.unwrap_or(0) > 0 {
         let message: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("stdout is not protocol: {line:.200}"));
+        if message["method"].is_string() && !message["id"].is_null() {
+            drop(questions.send(message));
+            line.clear();
+            continue;
+        }
         let responder = message["id"].as_u64().and_then(|id| waiting.lock().unwrap().remove(&id));
         match responder {
             Some(responder) => drop(responder.send(message)),
@@ -166,7 +189,7 @@ impl Client {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         if self.era == Era::Modern {
             params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
-            params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         }
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap().insert(id, sender);
@@ -193,6 +216,33 @@ impl Client {
     pub async fn call_with(&self, tool: &str, arguments: Value, meta: Value) -> Answer {
         let whole = self.request("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta})).await;
         Answer::of(whole)
+    }
+
+    /// Calls a tool; a question that comes up is answered with this. Tells the question too.
+    pub async fn call_answering(&self, tool: &str, arguments: Value, answer: Value) -> (Answer, Option<Value>) {
+        let params = json!({"name": tool, "arguments": arguments, "_meta": {}});
+        let mut call = Box::pin(self.request("tools/call", params.clone()));
+        let question = tokio::select! {
+            whole = &mut call => match whole["result"]["resultType"] == "input_required" {
+                false => return (Answer::of(whole), None),
+                true => {
+                    let question = whole["result"]["inputRequests"]["access"].clone();
+                    let mut again = params;
+                    again["requestState"] = whole["result"]["requestState"].clone();
+                    again["inputResponses"] = json!({"access": answer});
+                    return (Answer::of(self.request("tools/call", again).await), Some(question));
+                }
+            },
+            question = self.question() => question,
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": answer});
+        self.send_line(&reply.to_string()).await;
+        (Answer::of(call.await), Some(question))
+    }
+
+    /// What the server asks next.
+    pub async fn question(&self) -> Value {
+        self.questions.lock().await.recv().await.expect("the server is there")
     }
 
     /// The structured content of a call that must succeed. The text must say the same.

@@ -42,8 +42,11 @@ async fn nothing_of_this_machine_leaks_in() {
         .output(&session, "env; ls -A /root /home 2>&1; ls /run 2>/dev/null; cat /proc/net/route 2>/dev/null | wc -l")
         .await;
     assert!(!text.contains("WORKSPACE_BASE") && !text.contains(".cargo") && !text.contains(".ssh"), "{text}");
-    let ran =
-        client.run(&session, "mount -t tmpfs x /mnt; chroot / true; unshare -U true; dmesg; touch /usr/x /etc/x").await;
+    // In a file, where no list of commands sees it: the kernel's walls are meant.
+    let attack = "mount -t tmpfs x /mnt; chroot / true; unshare -U true; dmesg; touch /usr/x /etc/x";
+    let files = json!([{"path": "attack", "content": attack}]);
+    client.ok("write_files", json!({"session_id": session, "files": files})).await;
+    let ran = client.run(&session, "sh attack").await;
     assert_ne!(ran["exit_code"], 0, "{ran}");
 }
 

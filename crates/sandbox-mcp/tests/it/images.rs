@@ -55,6 +55,17 @@ async fn an_image_that_the_operator_allowed_works_and_its_neighbours_do_not() {
 }
 
 #[tokio::test]
+async fn level_4_works_on_this_machines_own_programs() {
+    let client = start_with(Era::Legacy, &[]).await;
+    assert_eq!(client.ok("execute_task", json!({"task": "look", "yolo_level": 4})).await["status"], "completed");
+    let session = client.sandbox_with(json!({"policy": "yolo-4"})).await;
+    assert_eq!(
+        client.output(&session, "echo mine > /usr/bin/mine && rm /usr/bin/tac && cat /usr/bin/mine").await,
+        "mine\n"
+    );
+}
+
+#[tokio::test]
 async fn a_policy_that_the_operator_did_not_allow_is_refused() {
     let allowed = [("SANDBOX_MCP_ALLOWED_POLICIES", "yolo-1,yolo-2"), ("SANDBOX_MCP_DEFAULT_POLICY", "yolo-1")];
     let client = start_with(Era::Legacy, &allowed).await;

@@ -13,7 +13,10 @@ async fn filling_memory_ends_the_command_and_names_the_limit() {
                   for q in $p; do wait $q || exit 9; done";
     let ran = client.ok("run_command", json!({"session_id": session, "command": script, "timeout": 60})).await;
     assert_eq!((&ran["status"], &ran["stdout"]), (&json!("killed"), &json!("before\n")), "{ran}");
-    assert!(ran["notes"].to_string().contains("memory limit (64 MiB)"), "{ran}");
+    let denial = &ran["denials"][0];
+    assert_eq!((&denial["kind"], &denial["reason"]), (&json!("limit"), &json!("memory_limit")), "{ran}");
+    assert_eq!(denial["message"], "killed: used 64 MiB of 64 MiB of memory", "{ran}");
+    assert!(denial["how_to_ask"].as_str().unwrap().contains("create_sandbox with policy yolo-3"), "{ran}");
     assert_eq!(client.output(&session, "echo after").await, "after\n");
 }
 
@@ -36,7 +39,8 @@ async fn filling_the_disk_is_stopped_and_named() {
     let ran = client.ok("run_command", json!({"session_id": session, "command": script, "timeout": 30})).await;
     assert_ne!(ran["exit_code"], 0, "{ran}");
     let text = ran.to_string();
-    assert!(text.contains("disk limit (16 MiB)") || text.contains("No space"), "{text}");
+    assert!(text.contains("killed: used 16 MiB of 16 MiB of disk") || text.contains("No space"), "{text}");
+    assert!(text.contains("disk_limit"), "{text}");
     client.still_works().await;
 }
 
@@ -47,6 +51,11 @@ async fn filling_pids_is_refused_by_the_kernel() {
     let script = "n=0; while [ $n -lt 100 ]; do sleep 5 & n=$((n+1)); done; echo never";
     let ran = client.run(&session, script).await;
     assert!(ran["stderr"].as_str().unwrap().to_lowercase().contains("fork") || ran["exit_code"] != 0, "{ran}");
+    assert_eq!(
+        (&ran["denials"][0]["reason"], &ran["denials"][0]["inferred"]),
+        (&json!("pids_limit"), &json!(true)),
+        "{ran}"
+    );
     client.still_works().await;
 }
 

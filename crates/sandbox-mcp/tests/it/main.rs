@@ -4,11 +4,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+#[path = "../support/disguise.rs"]
+mod disguise;
 mod harness;
 mod schema;
 
 mod arguments;
+mod asking;
 mod commands;
+mod denials;
+mod disguises;
 mod files;
 mod happy;
 mod hostile;
@@ -16,6 +21,7 @@ mod images;
 mod jobs;
 mod lifetime;
 mod limits;
+mod neighbours;
 mod protocol;
 mod real_client;
 mod terminal;

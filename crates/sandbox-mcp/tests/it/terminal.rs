@@ -119,6 +119,57 @@ fn a_person_at_a_terminal_gets_one_inside() {
     assert!(shown.contains("/dev/pts/"), "{shown}");
 }
 
+/// What a person sees at a real terminal, when a question comes up and they type this.
+fn at_a_terminal(person: &Person, script: &str, typed: &str) -> String {
+    let mut command = person.starts("script", &["-qec", script, "/dev/null"]);
+    command.env("BIN", BINARY).env("SANDBOX_MCP_ANSWER_SECONDS", "20").process_group(0);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (mut shown, mut answered) = (Vec::new(), false);
+    let mut bytes = [0; 4096];
+    while let Ok(length @ 1..) = screen.read(&mut bytes) {
+        shown.extend_from_slice(&bytes[..length]);
+        if !answered && String::from_utf8_lossy(&shown).contains("anything else: no] ") {
+            keys.write_all(typed.as_bytes()).unwrap();
+            answered = true;
+        }
+    }
+    child.wait().unwrap();
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+#[test]
+fn a_person_at_a_terminal_is_asked_about_a_denied_command() {
+    let person = Person::new();
+    // With a relay, and in a pipe where the command has our own descriptors.
+    for script in ["$BIN exec -- ssh -V; echo code $?", "$BIN exec -- ssh -V </dev/null 2>/dev/tty | cat; echo code $?"]
+    {
+        let seen = at_a_terminal(&person, script, "y\n");
+        assert!(seen.contains("inside the sandbox") && seen.contains("“ssh”"), "{seen}");
+        assert!(seen.contains("code 0") || seen.contains("No such file"), "{seen}");
+        assert!(!seen.contains("was not run") && !seen.contains("said no"), "{seen}");
+    }
+    let seen = at_a_terminal(&person, "$BIN exec -- ssh -V; echo code $?", "n\n");
+    assert!(seen.contains("the person at the terminal said no") && seen.contains("code 126"), "{seen}");
+    let never = at_a_terminal(&person, "SANDBOX_MCP_ASK=never $BIN exec -- ssh -V; echo code $?", "y\n");
+    assert!(!never.contains("anything else: no]") && never.contains("code 126"), "{never}");
+}
+
+#[test]
+fn without_a_person_a_denied_command_is_refused_with_the_reason() {
+    let person = Person::new();
+    let output = person.run(&["exec", "--", "sudo", "id"]);
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    assert!(text(&output.stderr).contains("sudo"), "{output:?}");
+    let output = person.run(&["exec", "--json", "--", "sudo", "id"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let denial = &told["denials"][0];
+    assert_eq!(
+        (&told["status"], &denial["reason"], &denial["kind"]),
+        (&"denied".into(), &"command_denied".into(), &"command".into())
+    );
+}
+
 #[test]
 fn run_takes_files_in_and_results_out() {
     let person = Person::new();
@@ -171,6 +222,17 @@ fn doctor_says_what_works_here() {
     assert!(!output.stdout.contains(&0x1b), "colours are for terminals");
     let told = person.json(&["doctor"]);
     assert!(told.is_object(), "{told}");
+}
+
+#[test]
+fn doctor_fix_says_so_where_there_is_nothing_to_fix() {
+    if fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|answer| answer.starts_with('Y')) {
+        return eprintln!("AppArmor is here, and this machine is not ours to change: tests/guest tries it");
+    }
+    let person = Person::new();
+    let output = person.run(&["doctor", "--fix"]);
+    assert!(output.status.success() && text(&output.stdout).contains("nothing to fix"), "{output:?}");
+    assert_eq!(person.json(&["doctor", "--fix"]), serde_json::json!([]));
 }
 
 #[test]

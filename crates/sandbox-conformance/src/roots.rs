@@ -1,0 +1,150 @@
+//! Roots that can be changed: this machine's own programs beneath a layer of the sandbox's own.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use sandbox_core::{
+    Bytes, Control, Policy, SandboxSpec,
+    exec::{Exec, Exit},
+};
+use sandbox_executor::client::Client;
+
+use crate::workbench::{Workbench, put, run, sh, spec};
+
+fn preset(name: &str) -> impl FnOnce(&mut SandboxSpec) {
+    let policy = Policy::preset(name).unwrap();
+    move |spec| spec.policy = policy
+}
+
+/// A backend without layers refuses, and says what to do; true if it did.
+async fn refuses_layers(bench: &Workbench) -> bool {
+    if bench.subject.image.is_some() {
+        return false;
+    }
+    let mut spec = spec();
+    preset("yolo-4")(&mut spec);
+    let refused = bench.subject.backend.create(&spec).await.err().expect("refused").to_string();
+    assert!(refused.contains("yolo-3"), "{refused}");
+    true
+}
+
+pub async fn this_machines_programs_can_be_changed_in_a_layer_of_ones_own(bench: Workbench) {
+    if refuses_layers(&bench).await {
+        return;
+    }
+    let before = fs::read_dir("/usr/bin").unwrap().count();
+    for name in ["yolo-4", "build", "development"] {
+        let (_sandbox, client) = bench.sandbox_with(preset(name)).await;
+        // `sed` and the licenses are on every Debian, and nobody misses them here.
+        let script = r#"set -e
+            for folder in / /usr /usr/bin /usr/share/doc /usr/local/lib /etc /etc/ssl /var /var/lib /opt /srv /usr/lib/python3 /run; do
+                echo new > $folder/new; grep -q new $folder/new; mv $folder/new $folder/newer
+                mkdir $folder/inner; mv $folder/newer $folder/inner/newest; rm -r $folder/inner
+            done
+            cp /usr/bin/tac /usr/bin/tac.copy; mv /usr/bin/tac.copy /usr/bin/tac; echo x | tac
+            rm /usr/bin/sed; ! command -v sed; rm -r /usr/share/common-licenses; test ! -e /usr/share/common-licenses
+            mv /usr/share/perl5 /usr/share/perl6; test -d /usr/share/perl6
+            echo '127.0.0.1 changed' >> /etc/hosts; grep -c changed /etc/hosts; ls /etc/hosts | tee /etc/list; rm /etc/hosts
+            cat /etc/shadow > /dev/null 2>&1 || test "$(id -u)" != 0; echo done"#;
+        let outcome = sh(&client, script).await;
+        assert_eq!(outcome.text(), "x\n1\n/etc/hosts\ndone", "{name}: {outcome:?}");
+    }
+    for name in ["/usr/bin/sed", "/usr/share/common-licenses", "/usr/share/perl5", "/etc/hosts"] {
+        assert!(Path::new(name).exists(), "{name} of this machine is gone");
+    }
+    assert_eq!(fs::read_dir("/usr/bin").unwrap().count(), before, "this machine's own programs were changed");
+    // The next one starts from this machine's again.
+    let (_sandbox, client) = bench.sandbox_with(preset("yolo-4")).await;
+    let outcome =
+        sh(&client, "id -u; echo a | sed s/a/b/; ls -d /usr/share/common-licenses; stat -c %u:%a /usr /etc /root")
+            .await;
+    assert_eq!(outcome.text(), "0\nb\n/usr/share/common-licenses\n0:755\n0:755\n0:700", "{outcome:?}");
+}
+
+/// A package with one program.
+fn package(folder: &Path, version: &str) -> Vec<u8> {
+    let tree = folder.join(version);
+    fs::create_dir_all(tree.join("DEBIAN")).unwrap();
+    fs::create_dir_all(tree.join("usr/bin")).unwrap();
+    let control = format!(
+        "Package: sandbox-hello\nVersion: {version}\nArchitecture: all\nMaintainer: nobody <nobody@example.invalid>\nDescription: says hello\n"
+    );
+    fs::write(tree.join("DEBIAN/control"), control).unwrap();
+    let program = tree.join("usr/bin/sandbox-hello");
+    fs::write(&program, format!("#!/bin/sh\necho hello {version}\n")).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let file = folder.join(format!("{version}.deb"));
+    let built = Command::new("dpkg-deb").args(["--root-owner-group", "-b"]).arg(&tree).arg(&file).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    fs::read(file).unwrap()
+}
+
+pub async fn packages_can_be_installed_and_removed(bench: Workbench) {
+    if !Path::new("/usr/bin/dpkg-deb").exists() || refuses_layers(&bench).await {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["yolo-4", "build"] {
+        let (_sandbox, client) = bench.sandbox_with(preset(name)).await;
+        put(&client, "one.deb", &package(folder.path(), "1.0"), 0o644).await;
+        put(&client, "two.deb", &package(folder.path(), "2.0"), 0o644).await;
+        steps(
+            &client,
+            &[
+                ("dpkg -i one.deb >&2 && sandbox-hello", "hello 1.0"),
+                ("apt-get install -y ./two.deb >&2 && sandbox-hello", "hello 2.0"),
+                ("dpkg-query -W -f '${Status} ${Version}' sandbox-hello", "install ok installed 2.0"),
+                ("dpkg -r sandbox-hello >&2; command -v sandbox-hello || echo gone", "gone"),
+                ("apt-get install -y ./one.deb >&2 && sandbox-hello", "hello 1.0"),
+            ],
+        )
+        .await;
+    }
+    assert!(!Path::new("/usr/bin/sandbox-hello").exists(), "it was installed on this machine");
+    let status = fs::read_to_string("/var/lib/dpkg/status").unwrap_or_default();
+    assert!(!status.contains("sandbox-hello"), "this machine's database was changed");
+}
+
+async fn steps(client: &Client, steps: &[(&str, &str)]) {
+    for (command, expected) in steps {
+        let outcome = sh(client, command).await;
+        assert_eq!(outcome.text(), *expected, "{command}: {}", String::from_utf8_lossy(&outcome.stderr));
+    }
+}
+
+pub async fn layers_count_as_disk(bench: Workbench) {
+    if refuses_layers(&bench).await {
+        return;
+    }
+    for place in ["/usr/lib/large", "/var/large"] {
+        let (_sandbox, client) = bench
+            .sandbox_with(|spec| {
+                preset("yolo-4")(spec);
+                spec.policy.limits.disk = Bytes::mib(64);
+            })
+            .await;
+        let script =
+            format!("for n in $(seq 1000); do head -c 8M /dev/urandom > {place}.$n || exit 3; sleep 0.05; done");
+        let mut exec = Exec::shell(&script);
+        exec.timeout = Some(Duration::from_secs(60));
+        assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk), "{place}");
+    }
+}
+
+pub async fn a_layer_is_never_used_again(bench: Workbench) {
+    if refuses_layers(&bench).await {
+        return;
+    }
+    for _ in 0..3 {
+        let (ended, client) = bench.sandbox_with(preset("yolo-4")).await;
+        sh(
+            &client,
+            "echo secret | tee /usr/secret /etc/secret /var/secret /opt/secret /root/secret; rm -r /usr/share/man",
+        )
+        .await;
+        ended.destroy().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (_next, client) = bench.sandbox_with(preset("yolo-4")).await;
+        let found = sh(&client, "ls -d /*/secret 2>/dev/null; ls -d /usr/share/man").await.text();
+        assert_eq!(found, "/usr/share/man");
+    }
+}

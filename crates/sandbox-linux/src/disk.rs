@@ -1,0 +1,164 @@
+//! How much room a sandbox takes on the disk, and who has to stop.
+//!
+//! Files are counted by name, and without one where a process has them open or mapped. What is on its way in a socket
+//! can be seen by nobody: there the disk itself is asked, see [`Ledger`].
+
+use std::{collections::HashMap, io, os::fd::BorrowedFd, path::Path};
+
+use sandbox_core::{Bytes, exec::DiskTrouble};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    tree,
+    unlinked::{self, Unlinked},
+};
+
+/// Space that stays free on the file system with the sandboxes.
+const FREE_FLOOR: u64 = 256 << 20;
+
+/// What a look at a sandbox's files found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// Bytes, or why they cannot be told.
+    pub size: Result<u64, DiskTrouble>,
+    /// Some files are kept where they cannot be measured.
+    pub unseen: bool,
+}
+
+/// Looks at all that counts against a sandbox's disk limit.
+pub fn look(folder: &Path, proc: Option<BorrowedFd<'_>>) -> Look {
+    let Unlinked { bytes, unseen } = match proc.map(unlinked::look).transpose() {
+        Ok(found) => found.unwrap_or_default(),
+        Err(why) => return Look { size: Err(why), unseen: true },
+    };
+    let named = ["workspace", "home", "upper"].map(|name| tree::size(&folder.join(name)));
+    let size = named.into_iter().try_fold(bytes, |sum, size| Ok(sum.saturating_add(size?)));
+    Look { size, unseen }
+}
+
+impl Look {
+    /// As a number: what cannot be measured is endless.
+    pub fn bytes(&self) -> u64 {
+        self.size.unwrap_or(u64::MAX)
+    }
+}
+
+/// Why a sandbox has to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// How much room its files take, if that is known.
+    pub used: Option<u64>,
+    /// What else is wrong.
+    pub trouble: Option<DiskTrouble>,
+}
+
+/// Free space where sandboxes keep their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Free(pub u64);
+
+impl Free {
+    /// Asks the file system.
+    pub fn at(state: &Path) -> io::Result<Self> {
+        let found = rustix::fs::statvfs(state)?;
+        Ok(Self(found.f_bavail * found.f_frsize))
+    }
+
+    /// Whether it is too little to go on.
+    pub fn is_too_little(self) -> bool {
+        self.0 < FREE_FLOOR
+    }
+}
+
+/// What free space and the files of all sandboxes come to together. That changes only when somebody else writes, or
+/// when a sandbox keeps files that are not seen: so while one does, what is missing is counted as its own.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    together: Option<u64>,
+    sizes: HashMap<u64, u64>,
+}
+
+impl Ledger {
+    /// Who has to stop, and why, given a look at each sandbox with its limit.
+    pub fn judge(&mut self, free: Free, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
+        let sizes: HashMap<u64, u64> = looks.iter().map(|(token, look, _)| (*token, look.size.unwrap_or(0))).collect();
+        // The files of a sandbox that has ended are removed when there is time.
+        let gone: u64 = self.sizes.iter().filter(|(token, _)| !sizes.contains_key(token)).map(|(_, size)| size).sum();
+        let now = sizes.values().fold(free.0, |sum, size| sum.saturating_add(*size));
+        let before = self.together.map_or(now, |together| together.saturating_sub(gone));
+        let anybody = looks.iter().any(|(_, look, _)| look.unseen);
+        let missing = if anybody { before.saturating_sub(now) } else { 0 };
+        self.together = Some(if anybody { before } else { now });
+        self.sizes = sizes;
+        let largest = looks.iter().map(|(token, look, _)| (look.bytes(), *token)).max();
+        let verdict = |(token, look, limit): &(u64, Look, Option<Bytes>)| {
+            let limit = (*limit)?.0;
+            let over = |used| Stop { used: Some(used), trouble: None };
+            let stop = match look.size {
+                Err(why) => Some(Stop { used: None, trouble: Some(why) }),
+                Ok(size) if size > limit => Some(over(size)),
+                Ok(size) if look.unseen && size.saturating_add(missing) > limit => {
+                    Some(over(size.saturating_add(missing)))
+                }
+                // With no space left for anybody, who holds the most has to stop.
+                Ok(size) if free.is_too_little() && largest == Some((size, *token)) => {
+                    Some(Stop { used: Some(size), trouble: Some(DiskTrouble::DiskFull) })
+                }
+                Ok(_) => None,
+            };
+            Some((*token, stop?))
+        };
+        looks.iter().filter_map(verdict).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Free = Free(1 << 40);
+    const LIMIT: Option<Bytes> = Some(Bytes(100));
+
+    fn over(used: u64) -> Stop {
+        Stop { used: Some(used), trouble: None }
+    }
+
+    fn look(size: u64, unseen: bool) -> Look {
+        Look { size: Ok(size), unseen }
+    }
+
+    #[test]
+    fn who_is_over_stops() {
+        let mut ledger = Ledger::default();
+        let looks = [(1, look(101, false), LIMIT), (2, look(100, false), LIMIT), (3, look(999, false), None)];
+        assert_eq!(ledger.judge(FREE, &looks), [(1, over(101))]);
+    }
+
+    #[test]
+    fn what_is_missing_counts_against_who_keeps_what_is_not_seen() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.judge(FREE, &[(1, look(90, false), LIMIT), (2, look(5, false), LIMIT)]), []);
+        // The 90 went out of sight, and then 20 more.
+        let looks = |size| [(1, look(size, true), LIMIT), (2, look(5, false), LIMIT)];
+        assert_eq!(ledger.judge(FREE, &looks(0)), []);
+        assert_eq!(ledger.judge(Free(FREE.0 - 20), &looks(0)), [(1, over(110))]);
+    }
+
+    #[test]
+    fn what_others_write_counts_against_nobody() {
+        let mut ledger = Ledger::default();
+        ledger.judge(FREE, &[(1, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge(Free(FREE.0 - 10_000), &[(1, look(90, false), LIMIT)]), []);
+        // Nor what a sandbox that has ended leaves until it is removed.
+        ledger.judge(FREE, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge(FREE, &[(1, look(90, true), LIMIT)]), []);
+    }
+
+    #[test]
+    fn with_no_space_left_the_largest_stops() {
+        let looks = [(1, look(10, false), LIMIT), (2, look(20, false), LIMIT)];
+        assert_eq!(
+            Ledger::default().judge(Free(0), &looks),
+            [(2, Stop { used: Some(20), trouble: Some(DiskTrouble::DiskFull) })]
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! A question to the person at the terminal. It is put on the terminal itself, not on standard streams: those may be
+//! the command's. What was typed before the question does not answer it.
+
+use std::{
+    fs::File,
+    io::{IsTerminal, Read, Write, stderr},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use indicatif::ProgressBar;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    termios::{QueueSelector, tcflush, tcgetpgrp},
+};
+use sandbox_core::{Denial, Reason, SandboxSpec, exec::Exec};
+
+use crate::{
+    config::{Ask, Settings},
+    sandboxes::access::{Liftable, Person, Question, Reply, Span, Wish, is_operators, judge},
+};
+
+/// A person at the terminal, if one is there.
+pub(super) struct AtTerminal {
+    patience: Duration,
+    /// What must be off the screen while somebody reads.
+    bar: Option<ProgressBar>,
+}
+
+impl AtTerminal {
+    pub fn new(settings: &Settings) -> Self {
+        Self { patience: settings.answer, bar: None }
+    }
+
+    pub fn beside(mut self, bar: ProgressBar) -> Self {
+        self.bar = Some(bar);
+        self
+    }
+}
+
+#[async_trait]
+impl Person for AtTerminal {
+    fn name(&self) -> String {
+        NAME.to_owned()
+    }
+
+    fn is_there(&self) -> bool {
+        terminal().is_some()
+    }
+
+    async fn answer(&self, question: &Question) -> Reply {
+        let (text, patience, bar) = (question.text(), self.patience, self.bar.clone());
+        let put = move || match bar {
+            Some(bar) => bar.suspend(|| ask(&text, patience)),
+            None => ask(&text, patience),
+        };
+        tokio::task::spawn_blocking(put).await.unwrap_or(Reply::NoAnswer)
+    }
+}
+
+const NAME: &str = "the person at the terminal";
+
+/// Looks at a command that has a sandbox for itself alone, and asks where that may help.
+pub(super) fn admit(command: &Exec, spec: &SandboxSpec, settings: &Settings) -> Result<(), Vec<Denial>> {
+    let judged = judge(command, &spec.policy);
+    let mut denials: Vec<Denial> = judged.objections.iter().map(|objection| objection.denial.clone()).collect();
+    if denials.is_empty() {
+        return Ok(());
+    }
+    let can_be_lifted =
+        judged.objections.iter().all(|found| found.liftable == Liftable::Yes && !is_operators(&found.rule, settings));
+    if settings.ask != Ask::Denied || !can_be_lifted || terminal().is_none() {
+        return Err(denials);
+    }
+    let question = Question {
+        session_id: spec.id.clone(),
+        policy: spec.policy.name.clone(),
+        wish: Wish::Command { rules: judged.objections.into_iter().map(|objection| objection.rule).collect() },
+        target: command.program.to_string(),
+        reason: None,
+        span: Span::Once,
+    };
+    let (reason, message) = match ask(&question.text(), settings.answer) {
+        Reply::Granted(_) => return Ok(()),
+        Reply::Declined => (Reason::Declined, format!("{NAME} said no")),
+        Reply::NoAnswer | Reply::Later => (Reason::NoAnswer, format!("{NAME} did not answer in time")),
+    };
+    denials.push(question.refusal(reason, message, "Do it another way"));
+    Err(denials)
+}
+
+/// The terminal, where somebody sits at it: our messages go there, and we are in front.
+fn terminal() -> Option<File> {
+    if !stderr().is_terminal() {
+        return None;
+    }
+    let terminal = File::options().read(true).write(true).open("/dev/tty").ok()?;
+    let in_front = tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp());
+    in_front.then_some(terminal)
+}
+
+fn ask(text: &str, patience: Duration) -> Reply {
+    let Some(mut terminal) = terminal() else { return Reply::NoAnswer };
+    let _ = tcflush(&terminal, QueueSelector::IFlush);
+    let choices = "y: once, m: for 10 minutes, s: for this sandbox, anything else: no";
+    if write!(terminal, "{text}\n[{choices}] ").and_then(|()| terminal.flush()).is_err() {
+        return Reply::NoAnswer;
+    }
+    let Some(typed) = line(&mut terminal, patience) else {
+        let _ = writeln!(terminal);
+        return Reply::NoAnswer;
+    };
+    match typed.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Reply::Granted(Span::Once),
+        "m" => Reply::Granted(Span::Minutes(10)),
+        "s" => Reply::Granted(Span::Sandbox),
+        _ => Reply::Declined,
+    }
+}
+
+/// What is typed up to the end of a line, unless that takes too long.
+fn line(terminal: &mut File, patience: Duration) -> Option<String> {
+    let deadline = Instant::now() + patience;
+    let mut bytes = [0; 256];
+    loop {
+        let left = deadline.checked_duration_since(Instant::now())?;
+        let timeout = Timespec::try_from(left).ok()?;
+        match poll(&mut [PollFd::new(terminal, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return None,
+        }
+        // A terminal hands out whole lines.
+        let length = terminal.read(&mut bytes).ok()?;
+        return Some(String::from_utf8_lossy(&bytes[..length]).into_owned());
+    }
+}

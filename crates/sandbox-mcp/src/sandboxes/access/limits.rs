@@ -1,0 +1,117 @@
+//! A limit that was met, in numbers and with what to do: "killed: used 512 MiB of 512 MiB", never only "exit 137".
+
+use std::time::Duration;
+
+use sandbox_core::{Control, Denial, Policy, Reason, policy::Limits};
+
+/// The refusal by which a limit ended a job. `more` names a policy that gives more, if there is one.
+///
+/// Whoever is ended by a limit has used all of it, so that one number is both.
+pub fn ended(control: Control, policy: &Policy, elapsed: Duration, more: Option<&str>) -> Denial {
+    let limits = &policy.limits;
+    let size = size(control, limits);
+    let (message, instead) = match control {
+        Control::Memory => (format!("killed: used {size} of {size} of memory"), "Use less memory"),
+        Control::Disk => (format!("killed: used {size} of {size} of disk"), "Delete files in /workspace and HOME"),
+        Control::Tmp => (format!("killed: used {size} of {size} of /tmp"), "Delete files in /tmp"),
+        Control::Pids => (format!("killed: used {size} of {size} processes"), "Start fewer processes"),
+        Control::Cpu => (format!("killed: used {size} of {size} processors"), "Use fewer processors"),
+        Control::Time => return out_of_time(policy, elapsed),
+        other => (format!("killed: it met the {other} limit"), "Ask for less"),
+    };
+    Denial {
+        reason: Reason::of_limit(control).unwrap_or(Reason::Privilege),
+        target: format!("{control}={size}"),
+        rule: format!("limits.{control} = {size}"),
+        level: policy.name.clone(),
+        message,
+        how_to_ask: format!("{instead}, or {}", newer(more)),
+    }
+}
+
+/// A limit that was asked for above the policy's.
+pub fn not_raised(control: Control, asked: &str, policy: &Policy, more: Option<&str>) -> Denial {
+    let size = size(control, &policy.limits);
+    Denial {
+        reason: Reason::of_limit(control).unwrap_or(Reason::Privilege),
+        target: format!("{control}={asked}"),
+        rule: format!("limits.{control} = {size}"),
+        level: policy.name.clone(),
+        message: format!("the {control} limit stays at the policy's {size}"),
+        how_to_ask: format!("Go on with {size}, or {}", newer(more)),
+    }
+}
+
+/// What to create for more.
+pub fn newer(more: Option<&str>) -> String {
+    match more {
+        Some(name) => format!("create_sandbox with policy {name}"),
+        None => "ask the operator for a policy that gives more: none that may be used here does".to_owned(),
+    }
+}
+
+/// The size of a limit, as people write it.
+pub fn size(control: Control, limits: &Limits) -> String {
+    match control {
+        Control::Memory => limits.memory.to_string(),
+        Control::Disk => limits.disk.to_string(),
+        Control::Tmp => limits.tmp.to_string(),
+        Control::Pids => limits.pids.to_string(),
+        Control::Cpu => (f64::from(limits.cpu_millis) / 1000.0).to_string(),
+        Control::Time => format!("{} s", limits.run.as_secs()),
+        other => other.to_string(),
+    }
+}
+
+/// A command has its own timeout, and the policy's above it.
+fn out_of_time(policy: &Policy, elapsed: Duration) -> Denial {
+    let most = policy.limits.run;
+    let whole = elapsed.as_secs_f64() >= most.as_secs_f64();
+    let ran = (elapsed.as_secs_f64() * 10.0).round() / 10.0;
+    let (message, rule) = if whole {
+        let most = most.as_secs();
+        (format!("killed: ran for {ran} s of {most} s, the longest that the policy lets a command run"), "limits.run")
+    } else {
+        (format!("killed: ran for {ran} s, longer than its timeout"), "timeout of this command")
+    };
+    Denial {
+        reason: Reason::TimeLimit,
+        target: format!("timeout={ran}"),
+        rule: if whole { format!("{rule} = {} s", most.as_secs()) } else { rule.to_owned() },
+        level: policy.name.clone(),
+        message,
+        how_to_ask: format!(
+            "Divide the work, or give it a longer timeout (up to {} s); for more than that use request_access with \
+             kind limit and target timeout=SECONDS before you start it",
+            most.as_secs()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_ended_a_job_is_told_in_numbers() {
+        let policy = Policy::preset("user_added").unwrap_or_default();
+        let told = ended(Control::Memory, &policy, Duration::ZERO, Some("verified"));
+        assert_eq!(told.message, "killed: used 512 MiB of 512 MiB of memory");
+        assert_eq!((told.reason, told.level.as_str()), (Reason::MemoryLimit, "user_added"));
+        assert_eq!(told.how_to_ask, "Use less memory, or create_sandbox with policy verified");
+        for control in [Control::Pids, Control::Disk, Control::Tmp, Control::Time] {
+            let told = ended(control, &policy, Duration::from_secs(300), None);
+            assert!(told.message.starts_with("killed: ") && told.message.contains(" of "), "{}", told.message);
+        }
+    }
+
+    #[test]
+    fn the_policys_time_is_told_apart_from_a_commands_own() {
+        let policy = Policy::preset("user_added").unwrap_or_default();
+        let own = ended(Control::Time, &policy, Duration::from_secs(5), None);
+        assert_eq!(own.rule, "timeout of this command");
+        let whole = ended(Control::Time, &policy, Duration::from_millis(300_040), None);
+        assert_eq!((whole.rule.as_str(), whole.reason), ("limits.run = 300 s", Reason::TimeLimit));
+        assert!(whole.message.contains("300 s of 300 s"), "{}", whole.message);
+    }
+}
