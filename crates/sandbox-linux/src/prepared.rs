@@ -39,6 +39,13 @@ pub struct Prepared {
     pub executable: Option<Vec<String>>,
 }
 
+/// What is made while preparing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Making {
+    Missing,
+    Nothing,
+}
+
 /// A program that is taken away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "see unavailable")]
@@ -59,6 +66,15 @@ impl Prepared {
 
     /// Looks, and makes what is missing. That may take a second or two, once for a state of this machine.
     pub fn for_spec(spec: &SandboxSpec, host: &Host) -> Result<Self> {
+        Self::with(spec, host, Making::Missing)
+    }
+
+    /// Only looks, to say how such a sandbox would be held; nothing can be made with it.
+    pub fn for_nobody(spec: &SandboxSpec, host: &Host) -> Result<Self> {
+        Self::with(spec, host, Making::Nothing)
+    }
+
+    fn with(spec: &SandboxSpec, host: &Host, making: Making) -> Result<Self> {
         if host.bwrap.is_some() {
             bwrap::check(spec)?;
         }
@@ -66,12 +82,9 @@ impl Prepared {
             return Ok(Self::default());
         }
         let (covered, executable) = looked_up(spec, host)?;
-        Ok(Self {
-            ground: needs_ground(spec).then(|| ground(spec, host)).transpose()?,
-            places: places::check(spec, host)?,
-            covered,
-            executable,
-        })
+        let places = places::check(spec, host)?;
+        let ground = needs_ground(spec).then(|| ground(spec, host, making)).transpose()?;
+        Ok(Self { ground, places, covered, executable })
     }
 }
 
@@ -122,7 +135,7 @@ fn needs_ground(spec: &SandboxSpec) -> bool {
     spec.image == Image::Host && spec.policy.filesystem.root == Root::Writable
 }
 
-fn ground(spec: &SandboxSpec, host: &Host) -> Result<PathBuf> {
+fn ground(spec: &SandboxSpec, host: &Host, making: Making) -> Result<PathBuf> {
     let folders = if host.ids == IdSource::Ranges { Folders::Mapped } else { Folders::Own };
     if folders == Folders::Own
         && let Some(point) = mounted_beneath(host)
@@ -134,6 +147,9 @@ fn ground(spec: &SandboxSpec, host: &Host) -> Result<PathBuf> {
             ),
             fix: "Use an image of your own (the path of a folder with a root file system), a policy with a read-only root such as yolo-3, or start as root".into(),
         });
+    }
+    if making == Making::Nothing {
+        return Ok(host.state.join("cache"));
     }
     ground::prepare(&host.state, &host.tops, folders)
         .map_err(Error::io(format!("preparing a root that can be changed in {}", host.state.display())))
