@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    Bytes, Control, Denial, Error, Held, SandboxSpec,
+    Bytes, Control, Error, Held, SandboxSpec,
     exec::{Exec, Exit},
 };
 use sandbox_executor::protocol::Target;
@@ -106,7 +106,8 @@ pub async fn files_on_their_way_through_a_socket_count(bench: Workbench) {
         [os.write(f, bytes(1 << 20)) for _ in range(10)]\n os.unlink('f'); socket.send_fds(a, [b'x'], [f]); os.close(f); time.sleep(0.1)\ntime.sleep(20)";
     let mut exec = Exec::argv(["python3", "-c", script]);
     exec.timeout = Some(Duration::from_secs(60));
-    assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Disk));
+    let outcome = run(&client, &exec).await;
+    assert_eq!(outcome.exit, Exit::Limit(Control::Disk), "{outcome:?}");
 }
 
 pub async fn many_empty_files_count(bench: Workbench) {
@@ -131,10 +132,10 @@ pub async fn memory_of_a_process_that_lost_its_first_thread_is_held(bench: Workb
 pub async fn the_end_by_a_limit_is_told_with_numbers(bench: Workbench) {
     let hogs = "import os, time\nfor _ in range(8):\n if os.fork() == 0:\n  x = bytearray(60 << 20); time.sleep(20); os._exit(0)\nfor _ in range(8):\n if os.wait()[1]: os._exit(9)";
     let told = told(&bench, &Exec::argv(["python3", "-c", hogs])).await;
-    assert!(told.starts_with("killed: used 2") && told.ends_with("MiB of 200 MiB memory"), "{told}");
+    assert!(told.starts_with("killed: used 2") && told.ends_with("MiB of 200 MiB of memory"), "{told}");
     let files = "for i in $(seq 100); do head -c 10000000 /dev/zero > $i; sleep 0.2; done";
     let told = self::told(&bench, &Exec::shell(files)).await;
-    assert!(told.starts_with("killed: its files take") && told.ends_with("MiB of 50 MiB"), "{told}");
+    assert!(told.starts_with("killed: used ") && told.ends_with("MiB of 50 MiB of disk"), "{told}");
     // Too deep is not too large.
     let deep = "import os, time\nfor n in range(300): os.mkdir('d'); os.chdir('d')\nopen('f', 'w').write('x' * (1 << 20))\ntime.sleep(20)";
     let told = self::told(&bench, &Exec::argv(["python3", "-c", deep])).await;
@@ -158,8 +159,12 @@ async fn told(bench: &Workbench, exec: &Exec) -> String {
     };
     let (sandbox, client) = bench.sandbox_with(change).await;
     let outcome = run(&client, exec).await;
-    let denials = Denial::of_end(outcome.exit, &outcome.ending, &sandbox.facts().spec.policy);
-    denials.into_iter().map(|denial| denial.message).collect::<Vec<_>>().join("; ")
+    let limits = &sandbox.facts().spec.policy.limits;
+    let ended = match outcome.exit {
+        Exit::Limit(control) => outcome.ending.by_limit(control, limits),
+        _ => None,
+    };
+    ended.into_iter().chain(outcome.ending.refused(limits)).collect::<Vec<_>>().join("; ")
 }
 
 pub async fn cpu_is_held(bench: Workbench) {

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Control, JobId};
+pub use crate::ending::{DiskTrouble, Ending};
+use crate::{Control, JobId};
 
 /// A command to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,37 +129,6 @@ pub enum Exit {
     Limit(Control),
 }
 
-/// More about a command's end than [`Exit`] says, as far as it is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ending {
-    /// What the sandbox used of the thing whose limit ended the command, when it was seen to be over.
-    #[serde(default)]
-    pub used: Option<Bytes>,
-    /// Why the sandbox's files ended it, where it was not their size.
-    #[serde(default)]
-    pub disk: Option<DiskTrouble>,
-    /// Processes that could not be started while it ran, because there were as many as may be.
-    #[serde(default)]
-    pub refused_processes: u64,
-    /// The time that it had, where that ended it.
-    #[serde(default)]
-    pub time: Option<Duration>,
-}
-
-/// Why a sandbox has to stop because of its files although they are not too large.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DiskTrouble {
-    /// Folders are nested too deep to be measured.
-    TooDeep,
-    /// More files are open or mapped than can be looked at.
-    TooManyOpen,
-    /// Something in them could not be read.
-    Unreadable,
-    /// The machine's disk is nearly full, and this sandbox holds the most of it.
-    DiskFull,
-}
-
 /// One job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -170,6 +140,9 @@ pub struct Job {
     pub exit: Option<Exit>,
     /// How long it has run, or ran.
     pub elapsed: Duration,
+    /// What else is known about its end.
+    #[serde(default)]
+    pub ending: Ending,
     /// Offset of the oldest output that is still kept.
     pub first_offset: u64,
     /// Offset after the newest output.

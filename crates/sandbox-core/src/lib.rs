@@ -7,6 +7,7 @@
 mod backend;
 mod bytes;
 mod denial;
+mod ending;
 mod enforcement;
 mod error;
 pub mod exec;

@@ -142,6 +142,7 @@ impl Job {
             id: self.id,
             command: self.command.clone(),
             exit: exit.map(|(exit, _)| exit),
+            ending: self.ending.get(),
             elapsed: exit.map_or_else(|| self.started.elapsed(), |(_, elapsed)| elapsed),
             first_offset,
             next_offset,

@@ -119,7 +119,7 @@ impl<'a> Worker<'a> {
                 JobEvent::Exited { exit, elapsed } => {
                     self.running().retain(|running| *running != job);
                     if let Exit::Limit(control) = exit {
-                        self.denied(self.session.ended_by(control, elapsed));
+                        self.denied(self.session.ended_by(control, elapsed, &following.ending()));
                     }
                     return Ok(exit);
                 }

@@ -58,7 +58,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     drop(raw);
     match ended? {
         Ended::Finished { exit, elapsed, captured } => {
-            session.record_end(job, exit, elapsed);
+            session.record_end(job, exit, elapsed, &sandbox_core::exec::Ending::default());
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);
             }

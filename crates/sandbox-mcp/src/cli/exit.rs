@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use sandbox_core::{Control, Policy, exec::Exit};
+use sandbox_core::{
+    Control, Policy,
+    exec::{Ending, Exit},
+};
 
 use crate::sandboxes::access::ended_by_limit;
 
@@ -35,7 +38,7 @@ pub fn message(exit: Exit, policy: &Policy) -> Option<String> {
     let limits = &policy.limits;
     Some(match control {
         Control::Memory | Control::Pids | Control::Tmp => {
-            let denial = ended_by_limit(control, policy, Duration::ZERO, None);
+            let denial = ended_by_limit(control, policy, Duration::ZERO, &Ending::default(), None);
             format!("{}, all that the policy {} gives. Use less, or another policy", denial.message, policy.name)
         }
         Control::Time => {

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use rmcp::{RoleServer, service::RequestContext};
-use sandbox_core::{JobId, exec::Exit};
+use sandbox_core::{
+    JobId,
+    exec::{Ending, Exit},
+};
 use sandbox_executor::{
     client::{Client, ClientError, Follow, JobEvent},
     protocol::Target,
@@ -24,6 +27,8 @@ const SIGKILL: i32 = 9;
 pub struct Followed {
     /// How it ended and after how long, if it has.
     pub exit: Option<(Exit, Duration)>,
+    /// What else is known about its end.
+    pub ending: Ending,
     /// Its output.
     pub transcript: Transcript,
 }
@@ -32,17 +37,28 @@ pub struct Followed {
 pub trait Events {
     /// The next one. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Result<JobEvent, ClientError>> + Send;
+
+    /// What else is known about its end, once that was told.
+    fn ending(&self) -> Ending;
 }
 
 impl Events for Follow {
     async fn next(&mut self) -> Result<JobEvent, ClientError> {
         Self::next(self).await
     }
+
+    fn ending(&self) -> Ending {
+        Self::ending(self)
+    }
 }
 
 impl Events for Following {
     async fn next(&mut self) -> Result<JobEvent, ClientError> {
         Self::next(self).await
+    }
+
+    fn ending(&self) -> Ending {
+        Self::ending(self)
     }
 }
 
@@ -87,7 +103,7 @@ pub async fn follow(
         }
     };
     progress.finish().await;
-    Ok(Followed { exit, transcript })
+    Ok(Followed { exit, ending: job.ending(), transcript })
 }
 
 /// Ends everything that a job has started.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{
     Control, JobId,
-    exec::{Exec, Exit, Job, Stdin},
+    exec::{Ending, Exec, Exit, Job, Stdin},
 };
 use sandbox_executor::{
     client::{Client, ClientError, InputEnd, Until},
@@ -151,9 +151,9 @@ fn not_run(session: &Session, denials: &[sandbox_core::Denial]) -> Answer {
 }
 
 /// What refused or ended it: what is known, else what can be guessed from its output.
-fn denials(session: &Session, exit: Option<(Exit, Duration)>, stderr: &str) -> Vec<Denial> {
+fn denials(session: &Session, exit: Option<(Exit, Duration)>, ending: &Ending, stderr: &str) -> Vec<Denial> {
     match exit {
-        Some((Exit::Limit(control), elapsed)) => vec![Denial::from(&session.ended_by(control, elapsed))],
+        Some((Exit::Limit(control), elapsed)) => vec![Denial::from(&session.ended_by(control, elapsed, ending))],
         Some((Exit::Code(code), _)) if code != 0 => {
             access::hints(stderr, &session.facts().spec.policy).iter().map(Denial::from).collect()
         }
@@ -174,12 +174,14 @@ async fn report(
     mut notes: Vec<String>,
 ) -> Result<Answer, ToolError> {
     let rendered = followed.transcript.render();
-    let mut exit = followed.exit;
+    let (mut exit, mut ending) = (followed.exit, followed.ending);
     let mut left_out = rendered.left_out;
     notes.extend(rendered.notes);
     let known = if exit.is_none() || !left_out.is_empty() { known_job(client, job).await? } else { None };
     if let Some(known) = &known {
-        exit = exit.or(known.exit.map(|exit| (exit, known.elapsed)));
+        if exit.is_none() {
+            (exit, ending) = (known.exit.map(|exit| (exit, known.elapsed)), known.ending);
+        }
         left_out = still_kept(left_out, known.first_offset);
         if known.next_offset > rendered.next_offset && known.exit.is_some() {
             notes.push(format!("there is more output: get_output with offset {}", rendered.next_offset));
@@ -189,7 +191,8 @@ async fn report(
         notes.push(format!("for the output that is left out: get_output with offset {}", part.from_offset));
     }
     let outcome = Outcome::of(exit.map(|(exit, _)| exit));
-    let denials = denials(session, exit, &rendered.stderr);
+    notes.extend(ending.refused(&session.facts().spec.policy.limits));
+    let denials = denials(session, exit, &ending, &rendered.stderr);
     let elapsed = exit.map(|(_, elapsed)| elapsed).or(known.map(|job| job.elapsed)).unwrap_or_default();
     Ok(Answer::of(&Ran {
         session_id: session.id().to_string(),

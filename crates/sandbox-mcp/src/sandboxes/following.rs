@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sandbox_core::JobId;
+use sandbox_core::{
+    JobId,
+    exec::{Ending, Exit},
+};
 
 use super::{Client, ClientError, Follow, JobEvent, Session, patience};
 
@@ -40,6 +43,11 @@ impl Following {
         self.follow.job()
     }
 
+    /// What else is known about its end, once that was told.
+    pub fn ending(&self) -> Ending {
+        self.follow.ending()
+    }
+
     /// How long it may run.
     pub fn allowed(&self) -> Allowed {
         self.timeout
@@ -51,7 +59,7 @@ impl Following {
         if let JobEvent::Exited { exit, elapsed } = &event
             && let Some(watch) = self.watch.take()
         {
-            watch.finished(*exit, *elapsed);
+            watch.finished(*exit, *elapsed, &self.follow.ending());
         }
         Ok(event)
     }
@@ -68,8 +76,8 @@ impl Drop for Following {
 }
 
 impl Watch {
-    fn finished(&self, exit: sandbox_core::exec::Exit, elapsed: Duration) {
-        self.session.record_end(self.job, exit, elapsed);
+    fn finished(&self, exit: Exit, elapsed: Duration, ending: &Ending) {
+        self.session.record_end(self.job, exit, elapsed, ending);
     }
 
     /// Asks now and then instead of following: the output may be gigabytes that nobody wants.
@@ -81,7 +89,7 @@ impl Watch {
             let Ok(jobs) = patience::soon(self.client.jobs()).await else { return };
             let Some(job) = jobs.into_iter().find(|job| job.id == self.job) else { return };
             if let Some(exit) = job.exit {
-                return self.finished(exit, job.elapsed);
+                return self.finished(exit, job.elapsed, &job.ending);
             }
         }
     }

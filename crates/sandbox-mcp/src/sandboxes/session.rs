@@ -9,7 +9,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_core::{Facts, JobId, Sandbox, SessionId, UserId, exec::Exit};
+use sandbox_core::{
+    Facts, JobId, Sandbox, SessionId, UserId,
+    exec::{Ending, Exit},
+};
 use sandbox_executor::client::Attached;
 use tokio::task::AbortHandle;
 
@@ -234,10 +237,10 @@ impl Session {
     }
 
     /// Notes that a command has ended, and which limit ended it, if one did.
-    pub fn record_end(&self, job: JobId, exit: Exit, elapsed: Duration) {
+    pub fn record_end(&self, job: JobId, exit: Exit, elapsed: Duration, ending: &Ending) {
         self.record(What::Finished { job, exit, elapsed });
         if let Exit::Limit(control) = exit {
-            self.record(What::Denied { denial: Box::new(self.ended_by(control, elapsed)), job: Some(job) });
+            self.record(What::Denied { denial: Box::new(self.ended_by(control, elapsed, ending)), job: Some(job) });
         }
     }
 

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use sandbox_core::{Control, Denial, Policy, Reason, policy::Limits};
+use sandbox_core::{Control, Denial, Policy, Reason, exec::Ending, policy::Limits};
 
 /// The refusal by which a limit ended a job. `more` names a policy that gives more, if there is one.
 ///
-/// Whoever is ended by a limit has used all of it, so that one number is both.
-pub fn ended(control: Control, policy: &Policy, elapsed: Duration, more: Option<&str>) -> Denial {
+/// What was used is in the ending, if somebody saw it; else it is all of the limit.
+pub fn ended(control: Control, policy: &Policy, elapsed: Duration, ending: &Ending, more: Option<&str>) -> Denial {
     let limits = &policy.limits;
     let size = size(control, limits);
-    let (message, instead) = match control {
-        Control::Memory => (format!("killed: used {size} of {size} of memory"), "Use less memory"),
-        Control::Disk => (format!("killed: used {size} of {size} of disk"), "Delete files in /workspace and HOME"),
-        Control::Tmp => (format!("killed: used {size} of {size} of /tmp"), "Delete files in /tmp"),
-        Control::Pids => (format!("killed: used {size} of {size} processes"), "Start fewer processes"),
-        Control::Cpu => (format!("killed: used {size} of {size} processors"), "Use fewer processors"),
+    let instead = match control {
+        Control::Memory => "Use less memory",
+        Control::Disk => "Delete files in /workspace and HOME",
+        Control::Tmp => "Delete files in /tmp",
+        Control::Pids => "Start fewer processes",
         Control::Time => return out_of_time(policy, elapsed),
-        other => (format!("killed: it met the {other} limit"), "Ask for less"),
+        _ => "Ask for less",
     };
+    let message = ending.by_limit(control, limits).unwrap_or_else(|| format!("killed: it met the {control} limit"));
     Denial {
         reason: Reason::of_limit(control).unwrap_or(Reason::Privilege),
         target: format!("{control}={size}"),
@@ -95,12 +95,12 @@ mod tests {
     #[test]
     fn a_limit_that_ended_a_job_is_told_in_numbers() {
         let policy = Policy::preset("user_added").unwrap_or_default();
-        let told = ended(Control::Memory, &policy, Duration::ZERO, Some("verified"));
+        let told = ended(Control::Memory, &policy, Duration::ZERO, &Ending::default(), Some("verified"));
         assert_eq!(told.message, "killed: used 512 MiB of 512 MiB of memory");
         assert_eq!((told.reason, told.level.as_str()), (Reason::MemoryLimit, "user_added"));
         assert_eq!(told.how_to_ask, "Use less memory, or create_sandbox with policy verified");
         for control in [Control::Pids, Control::Disk, Control::Tmp, Control::Time] {
-            let told = ended(control, &policy, Duration::from_secs(300), None);
+            let told = ended(control, &policy, Duration::from_secs(300), &Ending::default(), None);
             assert!(told.message.starts_with("killed: ") && told.message.contains(" of "), "{}", told.message);
         }
     }
@@ -108,9 +108,9 @@ mod tests {
     #[test]
     fn the_policys_time_is_told_apart_from_a_commands_own() {
         let policy = Policy::preset("user_added").unwrap_or_default();
-        let own = ended(Control::Time, &policy, Duration::from_secs(5), None);
+        let own = ended(Control::Time, &policy, Duration::from_secs(5), &Ending::default(), None);
         assert_eq!(own.rule, "timeout of this command");
-        let whole = ended(Control::Time, &policy, Duration::from_millis(300_040), None);
+        let whole = ended(Control::Time, &policy, Duration::from_millis(300_040), &Ending::default(), None);
         assert_eq!((whole.rule.as_str(), whole.reason), ("limits.run = 300 s", Reason::TimeLimit));
         assert!(whole.message.contains("300 s of 300 s"), "{}", whole.message);
     }

@@ -22,7 +22,10 @@ pub use person::{Nobody, Person, Reply};
 pub use question::{MOST_MINUTES, Question, Span, Wish, shown};
 pub use request::{AccessKind, AccessRequest, is_operators, longest, policy_giving};
 
-use sandbox_core::{Control, Denial, Policy, Reason, exec::Exec};
+use sandbox_core::{
+    Control, Denial, Policy, Reason,
+    exec::{Ending, Exec},
+};
 
 use grants::Grants;
 pub(super) use grants::Pace;
@@ -143,9 +146,9 @@ impl Session {
     }
 
     /// The refusal by which a limit ended a job.
-    pub fn ended_by(&self, control: Control, elapsed: Duration) -> Denial {
+    pub fn ended_by(&self, control: Control, elapsed: Duration, ending: &Ending) -> Denial {
         let (policy, settings) = (self.policy(), self.settings());
-        limits::ended(control, policy, elapsed, roomier(control, policy, settings).as_deref())
+        limits::ended(control, policy, elapsed, ending, roomier(control, policy, settings).as_deref())
     }
 
     async fn ask_for(&self, exec: &Exec, open: &[&Objection], person: &dyn Person) -> Result<(), Refused> {
