@@ -305,6 +305,7 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         format!("disk={}", limits.disk.0),
         format!("tmp={}", limits.tmp.0),
         format!("cpu={}", limits.cpu_millis),
+        format!("files={}", expectation::open_files(cell.sandbox.facts())),
     ];
     arguments.extend(bench.canary.arguments());
     let finding = match cell.attack(attack.name, &arguments).await {

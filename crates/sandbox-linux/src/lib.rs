@@ -44,6 +44,9 @@ mod sys;
 mod tree;
 mod unavailable;
 mod unlinked;
+#[cfg(feature = "breakable")]
+pub mod wall;
+#[cfg(not(feature = "breakable"))]
 mod wall;
 mod wire;
 

@@ -253,7 +253,9 @@ pub fn plan(
     let label = host.security.choose(spec, &mut enforcement);
     hold_commands(&mut enforcement, spec, host, prepared);
     enforcement.satisfies(policy)?;
-    let owner = ids.outside(user);
+    let first_id = if single { user } else { 0 };
+    // Whoever uses files for commands has to own them.
+    let owner = ids.outside(if wall::stands(Wall::ExecutorIdentity) { user } else { first_id });
     let (root, steps) = (root::source(spec, host, prepared), steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
@@ -271,7 +273,7 @@ pub fn plan(
         folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
         ground: prepared.ground.clone(),
         ids,
-        first_id: if single { user } else { 0 },
+        first_id,
         counts,
         cgroup: CgroupLimits {
             memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
@@ -285,7 +287,7 @@ pub fn plan(
             capabilities: if wall::stands(Wall::Capabilities) {
                 capabilities(policy.privileges.capabilities, single)
             } else {
-                u64::MAX
+                Capabilities::ALL.bits()
             },
             writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
                 .then(|| with_places(&[WORKSPACE, HOME, "/tmp", "/dev", "/proc"], prepared)),

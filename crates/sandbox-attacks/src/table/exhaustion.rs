@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::{Room, Way},
-    expectation::kernel_memory,
+    expectation::{kernel_memory, own_share},
     outside::jobs,
 };
 
@@ -59,6 +59,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     exhaustion("open_files", &[UserLimits], "Opens files without end"),
     exhaustion("inotify_instances", &[UserLimits], "Uses up the user's file watchers"),
     exhaustion("inotify_watches", &[UserLimits], "Uses up the user's watched files"),
+    exhaustion("share_of_files", &[UserLimits], "Opens more files than a sandbox has of its user's")
+        .expecting(own_share),
+    exhaustion("share_of_signals", &[UserLimits], "Queues more signals than a sandbox has of its user's")
+        .expecting(own_share),
+    exhaustion("share_of_terminals", &[UserLimits], "Opens more terminals than a sandbox has of the machine's")
+        .expecting(own_share),
+    exhaustion("share_of_watchers", &[UserLimits], "Takes more file watchers than a sandbox has of its user's")
+        .expecting(own_share),
     exhaustion("terminals", &[UserLimits], "Uses up the machine's terminals"),
     exhaustion("queued_signals", &[UserLimits], "Uses up the user's queue of signals"),
     exhaustion("message_queues", &[UserLimits, IpcNamespace], "Uses up message queues"),

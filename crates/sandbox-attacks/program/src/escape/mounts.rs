@@ -28,6 +28,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("make_mount_writable", make_mount_writable),
     ("pivot_root", pivot_root),
     ("chroot_walk", chroot_walk),
+    ("above_the_root", above_the_root),
     ("write_root", write_root),
     ("root_mounted_writable", root_mounted_writable),
     ("write_system_folders", write_system_folders),
@@ -147,6 +148,19 @@ fn chroot_walk(_: &Arguments) -> Outcome {
             Outcome::Held("changing the root is allowed; the way up ends at the sandbox's own root".to_owned())
         }
         Err(error) => Outcome::Held(format!("chroot: {error}")),
+    }
+}
+
+/// What the root was mounted over shows above it, unless it was taken away.
+fn above_the_root(_: &Arguments) -> Outcome {
+    let seen = fs::metadata("/").and_then(|root| Ok((root, fs::metadata("/..")?)));
+    match seen {
+        Ok((root, above)) if (root.dev(), root.ino()) != (above.dev(), above.ino()) => {
+            let entries = fs::read_dir("/..").map(|entries| entries.count());
+            Outcome::BrokeThrough(format!("/.. is another folder than /, with {entries:?} entries"))
+        }
+        Ok(_) => Outcome::Held("nothing is above the root".to_owned()),
+        Err(error) => Outcome::Held(format!("/..: {error}")),
     }
 }
 
