@@ -269,7 +269,8 @@ pub(super) const MACHINE: &[Attack] = &[
     ),
     escape("inherited_descriptors", &[Descriptors], "Looks for files that were left open"),
     escape("standard_streams", &[Descriptors], "Looks where its standard streams lead"),
-    escape("read_own_output", &[ExecutorHardening, Identity], "Opens the pipe that its output goes to for reading"),
+    escape("read_own_output", &[ExecutorHardening, Identity], "Opens the pipe that its output goes to for reading")
+        .expecting(capabilities_may_be_granted),
     escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),
