@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    Bytes, Control, Error, Held,
+    Bytes, Control, Denial, Error, Held, SandboxSpec,
     exec::{Exec, Exit},
 };
+use sandbox_executor::protocol::Target;
 
 use crate::workbench::{Workbench, run, sh, spec};
 
@@ -46,13 +47,13 @@ pub async fn a_fork_bomb_is_held_and_the_executor_still_answers(bench: Workbench
     let running =
         tokio::time::timeout(Duration::from_secs(5), client.usage()).await.expect("the executor answers").unwrap();
     assert!(running.processes <= 64, "{running:?}");
-    client.signal(sandbox_executor::protocol::Target::All, 9).await.unwrap();
+    client.signal(Target::All, 9).await.unwrap();
     drop(bomb);
     for _ in 0..50 {
         if client.usage().await.unwrap().processes == 0 {
             break;
         }
-        client.signal(sandbox_executor::protocol::Target::All, 9).await.unwrap();
+        client.signal(Target::All, 9).await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(sh(&client, "echo alive").await.text(), "alive");
@@ -125,6 +126,40 @@ pub async fn memory_of_a_process_that_lost_its_first_thread_is_held(bench: Workb
     exec.timeout = Some(Duration::from_secs(30));
     let outcome = run(&client, &exec).await;
     assert_eq!(outcome.exit, Exit::Limit(Control::Memory), "{outcome:?}");
+}
+
+pub async fn the_end_by_a_limit_is_told_with_numbers(bench: Workbench) {
+    let hogs = "import os, time\nfor _ in range(8):\n if os.fork() == 0:\n  x = bytearray(60 << 20); time.sleep(20); os._exit(0)\nfor _ in range(8):\n if os.wait()[1]: os._exit(9)";
+    let told = told(&bench, &Exec::argv(["python3", "-c", hogs])).await;
+    assert!(told.starts_with("killed: used 2") && told.ends_with("MiB of 200 MiB memory"), "{told}");
+    let files = "for i in $(seq 100); do head -c 10000000 /dev/zero > $i; sleep 0.2; done";
+    let told = self::told(&bench, &Exec::shell(files)).await;
+    assert!(told.starts_with("killed: its files take") && told.ends_with("MiB of 50 MiB"), "{told}");
+    // Too deep is not too large.
+    let deep = "import os, time\nfor n in range(300): os.mkdir('d'); os.chdir('d')\nopen('f', 'w').write('x' * (1 << 20))\ntime.sleep(20)";
+    let told = self::told(&bench, &Exec::argv(["python3", "-c", deep])).await;
+    assert!(told.contains("too deep") && !told.contains("MiB"), "{told}");
+    let mut exec = Exec::shell("sleep 100");
+    exec.timeout = Some(Duration::from_millis(500));
+    assert_eq!(self::told(&bench, &exec).await, "killed: ran for 0.5 s of 0.5 s");
+    let (sandbox, _client) = bench.sandbox().await;
+    if sandbox.facts().enforcement.0[&Control::Pids].by.contains("cgroup") {
+        let told = self::told(&bench, &Exec::shell("for i in $(seq 80); do sleep 3 & done; wait")).await;
+        assert!(told.contains("not started: the sandbox had all of its 40 processes"), "{told}");
+    }
+}
+
+/// What a person is told about the end of a command in a small sandbox.
+async fn told(bench: &Workbench, exec: &Exec) -> String {
+    let change = |spec: &mut SandboxSpec| {
+        spec.policy.limits.memory = Bytes::mib(200);
+        spec.policy.limits.disk = Bytes::mib(50);
+        spec.policy.limits.pids = 40;
+    };
+    let (sandbox, client) = bench.sandbox_with(change).await;
+    let outcome = run(&client, exec).await;
+    let denials = Denial::of_end(outcome.exit, &outcome.ending, &sandbox.facts().spec.policy);
+    denials.into_iter().map(|denial| denial.message).collect::<Vec<_>>().join("; ")
 }
 
 pub async fn cpu_is_held(bench: Workbench) {

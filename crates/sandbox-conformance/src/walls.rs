@@ -5,6 +5,7 @@ use sandbox_core::{
     exec::Exit,
     policy::{Policy, Root},
 };
+use sandbox_executor::protocol::Path;
 
 use crate::workbench::{Workbench, sh};
 
@@ -161,6 +162,17 @@ pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workben
         sh(&client, "id -u; echo new > /etc/new && mkdir /opt/new && rm /bin/removable && cat /etc/new; ls /workspace")
             .await;
     assert_eq!(outcome.text(), "0\nnew", "{outcome:?}");
+    // Root inside is not root over the executor, and files are not a way to look at it.
+    let outcome = sh(
+        &client,
+        "for f in oom_score_adj coredump_filter projid_map comm; do echo 1000 > /proc/1/$f && echo wrote $f; done; ls /proc/1; echo kept",
+    )
+    .await;
+    assert_eq!(outcome.text(), "kept", "{outcome:?}");
+    for path in ["/proc/self/fd", "/proc/1/map_files", "/proc", "/proc/self/environ"] {
+        assert!(client.read(&Path::from(path), 0, None).await.is_err(), "{path} was read");
+        assert!(client.list(&Path::from(path), 1, 10).await.is_err(), "{path} was listed");
+    }
     assert_eq!(std::fs::read_dir(&image).unwrap().count(), before, "the image itself was changed");
     assert!(image.join("bin/removable").exists(), "the image itself was changed");
     let (_sandbox, client) = bench

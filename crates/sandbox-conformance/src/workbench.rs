@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use sandbox_core::{
     Image, Policy, Sandbox, SandboxSpec, SessionId, UserId,
-    exec::{Exec, Exit, Stream},
+    exec::{Ending, Exec, Exit, Stream},
     policy::SystemCalls,
 };
 use sandbox_executor::{
@@ -28,6 +28,7 @@ pub struct Workbench {
 #[derive(Debug)]
 pub struct Outcome {
     pub exit: Exit,
+    pub ending: Ending,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
@@ -109,7 +110,7 @@ pub async fn collect(mut follow: Follow) -> Outcome {
         match follow.next().await.unwrap_or_else(|error| panic!("following: {error}")) {
             JobEvent::Output { stream: Stream::Stdout, data, .. } => stdout.extend(data),
             JobEvent::Output { stream: Stream::Stderr, data, .. } => stderr.extend(data),
-            JobEvent::Exited { exit, .. } => return Outcome { exit, stdout, stderr },
+            JobEvent::Exited { exit, .. } => return Outcome { exit, ending: follow.ending(), stdout, stderr },
             JobEvent::Gap { .. } | JobEvent::Current => {}
         }
     }

@@ -1,5 +1,7 @@
 //! A refusal, from whichever wall, in one form: for the answer to whoever asked, for the event log and for the metrics.
 
+mod limits;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};

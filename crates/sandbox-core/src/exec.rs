@@ -140,6 +140,9 @@ pub struct Ending {
     /// Processes that could not be started while it ran, because there were as many as may be.
     #[serde(default)]
     pub refused_processes: u64,
+    /// The time that it had, where that ended it.
+    #[serde(default)]
+    pub time: Option<Duration>,
 }
 
 /// Why a sandbox has to stop because of its files although they are not too large.

@@ -22,8 +22,12 @@ pub const STATUS_FD: i32 = 5;
 pub const OOM_FD: i32 = 6;
 /// A page that the supervisor outside writes and the executor may only read, see [`Verdicts`].
 pub const VERDICTS_FD: i32 = 7;
+/// The kernel's count of processes that it refused in this sandbox's cgroup, if [`Boot::refused_processes`] says so.
+pub const PIDS_FD: i32 = 8;
+/// The executor's own `oom_score_adj`, open for writing, where its folder in `/proc` is covered.
+pub const SCORE_FD: i32 = 9;
 /// Descriptors from here on are closed by the executor when it starts.
-pub const FIRST_FREE_FD: i32 = 8;
+pub const FIRST_FREE_FD: i32 = 10;
 
 /// Names a variable of the executor, with names of walls in it that are left out.
 #[cfg(feature = "breakable")]
@@ -57,6 +61,9 @@ pub struct Boot {
     pub file_size: Option<Bytes>,
     /// How to tell an out-of-memory kill from another.
     pub oom: OomCounter,
+    /// Whether the kernel counts processes that it refused, as a file of `key value` lines; the line `max` counts.
+    #[serde(default)]
+    pub refused_processes: bool,
     /// Whether a supervisor writes [`Verdicts`].
     pub supervised: bool,
     /// Files in `/proc/sys/user` that the executor sets first of all, where whoever started it had no way to. It is given

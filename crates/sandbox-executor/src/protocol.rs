@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sandbox_core::{
     JobId,
-    exec::{Exec, Exit, Job, TerminalSize},
+    exec::{Ending, Exec, Exit, Job, TerminalSize},
 };
 use serde::{Deserialize, Serialize};
 
@@ -241,6 +241,9 @@ pub enum Reply {
         exit: Exit,
         /// How long it ran.
         elapsed: Duration,
+        /// What else is known about its end.
+        #[serde(default)]
+        ending: Ending,
     },
     /// All jobs.
     Jobs(Vec<Job>),

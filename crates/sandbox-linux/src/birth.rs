@@ -124,6 +124,7 @@ impl Nursery {
             listener: listener.as_ref().map(AsFd::as_fd),
             status: status_inside.as_fd(),
             oom: cgroup.oom_counter().map(AsFd::as_fd),
+            refused: cgroup.refused_counter().map(AsFd::as_fd),
             verdicts: verdicts.as_fd(),
         };
         let process = match bwrap {

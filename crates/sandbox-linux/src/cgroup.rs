@@ -67,6 +67,7 @@ pub struct Cgroup {
     folders: Vec<PathBuf>,
     entry: Entry,
     oom: Option<OwnedFd>,
+    refused: Option<OwnedFd>,
 }
 
 /// How the first process gets in.
@@ -147,10 +148,11 @@ impl CgroupHost {
                 }
                 let entry = Entry::Clone(open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?);
                 let oom = covers.memory.then(|| open(&folder.join("memory.events"), OFlags::RDONLY)).transpose()?;
-                Ok(Cgroup { folders, entry, oom })
+                let refused = open(&folder.join("pids.events"), OFlags::RDONLY).ok();
+                Ok(Cgroup { folders, entry, oom, refused })
             }
             Self::V1 { parents } => {
-                let (mut tasks, mut oom) = (Vec::new(), None);
+                let (mut tasks, mut oom, mut refused) = (Vec::new(), None, None);
                 for ((controller, _), folder) in parents.iter().zip(&folders) {
                     match controller.as_str() {
                         "memory" => {
@@ -159,14 +161,17 @@ impl CgroupHost {
                             oom = Some(open(&folder.join("memory.oom_control"), OFlags::RDONLY)?);
                         }
                         "cpu" => fs::write(folder.join("cpu.cfs_quota_us"), quota.to_string())?,
-                        "pids" => fs::write(folder.join("pids.max"), limits.pids.to_string())?,
+                        "pids" => {
+                            fs::write(folder.join("pids.max"), limits.pids.to_string())?;
+                            refused = open(&folder.join("pids.events"), OFlags::RDONLY).ok();
+                        }
                         _ => {}
                     }
                     tasks.push(open(&folder.join("tasks"), OFlags::WRONLY)?);
                 }
-                Ok(Cgroup { folders, entry: Entry::Tasks(tasks), oom })
+                Ok(Cgroup { folders, entry: Entry::Tasks(tasks), oom, refused })
             }
-            Self::None { .. } => Ok(Cgroup { folders, entry: Entry::None, oom: None }),
+            Self::None { .. } => Ok(Cgroup { folders, entry: Entry::None, oom: None, refused: None }),
         }
     }
 
@@ -245,10 +250,15 @@ impl Cgroup {
         self.oom.as_ref()
     }
 
+    /// The kernel's count of processes that it refused.
+    pub fn refused_counter(&self) -> Option<&OwnedFd> {
+        self.refused.as_ref()
+    }
+
     /// Closes what only a birth needs.
     pub fn settle(&mut self) {
         self.entry = Entry::None;
-        self.oom = None;
+        (self.oom, self.refused) = (None, None);
     }
 
     /// Removes it; all its processes have ended.

@@ -3,7 +3,13 @@
 //! Files are counted by name, and without one where a process has them open or mapped. What is on its way in a socket
 //! can be seen by nobody: there the disk itself is asked, see [`Ledger`].
 
-use std::{collections::HashMap, io, os::fd::BorrowedFd, path::Path};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::BorrowedFd,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use sandbox_core::{Bytes, exec::DiskTrouble};
 use serde::{Deserialize, Serialize};
@@ -13,6 +19,9 @@ use crate::{
     unlinked::{self, Unlinked},
 };
 
+/// Less than this is nothing.
+const NOISE: u64 = 64 << 10;
+const AT_LEAST: Duration = Duration::from_secs(5);
 /// Space that stays free on the file system with the sandboxes.
 const FREE_FLOOR: u64 = 256 << 20;
 
@@ -55,6 +64,33 @@ pub struct Stop {
 /// Free space where sandboxes keep their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free(pub u64);
+
+/// When to measure files again: when the disk has filled since. What others remove may hide that, so from time to time
+/// anyway, as long as it costs a twentieth of a processor at most.
+#[derive(Debug)]
+pub struct Occasion {
+    free: u64,
+    again: Instant,
+}
+
+impl Occasion {
+    /// At the first look at the disk.
+    pub fn new() -> Self {
+        Self { free: u64::MAX, again: Instant::now() + AT_LEAST }
+    }
+
+    /// Whether it is now. Slow writing counts too: it is compared with the last time.
+    pub fn is_now(&mut self, free: Free, now: Instant) -> bool {
+        let filled = free.0.saturating_add(NOISE) < self.free;
+        self.free = if filled { free.0 } else { self.free.max(free.0) };
+        filled || free.is_too_little() || now >= self.again
+    }
+
+    /// Files were measured, which took so long.
+    pub fn passed(&mut self, now: Instant, took: Duration) {
+        self.again = now + AT_LEAST.max(took * 20);
+    }
+}
 
 impl Free {
     /// Asks the file system.
@@ -151,6 +187,20 @@ mod tests {
         // Nor what a sandbox that has ended leaves until it is removed.
         ledger.judge(FREE, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
         assert_eq!(ledger.judge(FREE, &[(1, look(90, true), LIMIT)]), []);
+    }
+
+    #[test]
+    fn files_are_measured_when_the_disk_fills_and_from_time_to_time() {
+        let (mut occasion, now) = (Occasion::new(), Instant::now());
+        assert!(occasion.is_now(Free(FREE.0), now), "the first time");
+        assert!(!occasion.is_now(Free(FREE.0 - NOISE), now));
+        assert!(occasion.is_now(Free(FREE.0 - NOISE - 1), now));
+        assert!(!occasion.is_now(Free(FREE.0), now));
+        assert!(occasion.is_now(Free(FREE.0), now + AT_LEAST * 2));
+        occasion.passed(now, Duration::from_secs(2));
+        assert!(
+            !occasion.is_now(Free(FREE.0), now + AT_LEAST * 2) && occasion.is_now(Free(FREE.0), now + AT_LEAST * 8)
+        );
     }
 
     #[test]

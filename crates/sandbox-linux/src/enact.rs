@@ -17,7 +17,7 @@ use rustix::{
     process::Signal,
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
-use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD};
+use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, PIDS_FD, SCORE_FD, STATUS_FD, VERDICTS_FD};
 
 use crate::{
     cgroup::Entry,
@@ -54,6 +54,8 @@ pub struct Baggage<'a> {
     #[allow(missing_docs, reason = "see sandbox_executor::boot")]
     pub oom: Option<BorrowedFd<'a>>,
     #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    pub refused: Option<BorrowedFd<'a>>,
+    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
     pub verdicts: BorrowedFd<'a>,
 }
 
@@ -87,6 +89,7 @@ impl<'a> Baggage<'a> {
             (self.verdicts, VERDICTS_FD),
             (self.listener.unwrap_or(self.verdicts), LISTENER_FD),
             (self.oom.unwrap_or(self.verdicts), OOM_FD),
+            (self.refused.unwrap_or(self.verdicts), PIDS_FD),
         ];
         if let Some(null) = self.null {
             placements.extend([0, 1, 2].map(|number| (null, number)));
@@ -102,6 +105,7 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let mut materials = Materials { overlays, sources: open_sources(&plan.steps)? };
+    let score = open_score().step(|| "opening oom_score_adj".into())?;
     become_first_user(plan)?;
     if wall::stands(Wall::CgroupNamespace) {
         sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
@@ -110,7 +114,7 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
         rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
     }
     build_root(plan, &mut materials, baggage.sync)?;
-    confine(&plan.confinement, &plan.counts, baggage)
+    confine(&plan.confinement, &plan.counts, score.as_fd(), baggage)
 }
 
 /// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
@@ -147,6 +151,11 @@ impl Materials {
 fn wait_for_go(sync: BorrowedFd<'_>) -> Result<VecDeque<OwnedFd>, Failed> {
     let (_, descriptors) = wire::receive(sync, &mut [0; 16]).step(|| "waiting for the id maps".into())?;
     Ok(descriptors.into())
+}
+
+/// While `/proc` is this machine's and this process still its own.
+fn open_score() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/proc/self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn become_first_user(plan: &Plan) -> Result<(), Failed> {
@@ -326,6 +335,7 @@ fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
 fn confine(
     confinement: &Confinement,
     counts: &Counts,
+    score: BorrowedFd<'_>,
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
     if let Some(label) = &confinement.label {
@@ -353,7 +363,8 @@ fn confine(
     }
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
     let boot = baggage.boot.unwrap_or(baggage.verdicts);
-    sys::place_descriptors(&baggage.placements(boot)).step(|| "placing descriptors".into())?;
+    let placements = [baggage.placements(boot), vec![(score, SCORE_FD)]].concat();
+    sys::place_descriptors(&placements).step(|| "placing descriptors".into())?;
     if wall::stands(Wall::NoNewPrivs) {
         rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     birth::{self, Contact, Newborn, Nursery, Started, Stocked},
     cgroup::Cgroup,
-    disk::{self, Free, Ledger, Look},
+    disk::{self, Free, Ledger, Look, Occasion},
     executor_image,
     host::Host,
     plan::{Plan, Watch},
@@ -147,10 +147,11 @@ struct Creating {
     watch: Watch,
 }
 
-/// Files are measured by a process of its own, one at a time, and only when the disk has filled since.
+/// Files are measured by a process of its own, one at a time.
 struct DiskWatch {
     due: Instant,
-    free: u64,
+    occasion: Occasion,
+    began: Instant,
     ledger: Ledger,
     running: Option<(OwnedFd, OwnedFd, Vec<u64>)>,
 }
@@ -159,8 +160,14 @@ impl Launcher {
     fn new(host: Host) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, control(), epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)?;
-        let disk =
-            DiskWatch { due: Instant::now() + DISK_EVERY, free: u64::MAX, ledger: Ledger::default(), running: None };
+        let now = Instant::now();
+        let disk = DiskWatch {
+            due: now + DISK_EVERY,
+            occasion: Occasion::new(),
+            began: now,
+            ledger: Ledger::default(),
+            running: None,
+        };
         let nursery = Nursery::new(executor_image::load()?)?;
         // An earlier launcher may have been killed before it had removed everything.
         let sweep_at = has_trash(&host.state).then(Instant::now);
@@ -376,21 +383,19 @@ impl Launcher {
 
     fn watch_disk(&mut self) {
         let Ok(space) = Free::at(&self.host.state) else { return };
-        let free = space.0;
+        let now = Instant::now();
         if let Some((pidfd, answer, tokens)) = self.disk.running.take() {
             if !ended(&pidfd) {
                 self.disk.running = Some((pidfd, answer, tokens));
                 return;
             }
+            self.disk.occasion.passed(now, now - self.disk.began);
             self.judge_disk(&answer, &tokens, space);
         }
-        // Sizes are looked at only when something was written since; 64 KiB is noise.
-        // Compared with the last time that they were, so that who writes slowly is seen too.
-        if !space.is_too_little() && free.saturating_add(64 << 10) >= self.disk.free {
-            self.disk.free = self.disk.free.max(free);
+        if !self.disk.occasion.is_now(space, now) {
             return;
         }
-        self.disk.free = free;
+        self.disk.began = now;
         let tokens: Vec<u64> = self.live.keys().copied().collect();
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {

@@ -27,6 +27,7 @@ mod layers;
 mod places;
 mod plan;
 mod prepared;
+mod pressure;
 mod probe;
 mod programs;
 mod repair;

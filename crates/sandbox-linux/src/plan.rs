@@ -314,6 +314,7 @@ pub fn plan(
             process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
             file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
+            refused_processes: cgroup.pids,
             supervised: true,
             counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
@@ -373,10 +374,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
     let (held, identity) = match (host.ids, spec.policy.privileges.user) {
-        (_, User::Root) if traces => (
-            Held::None,
-            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
-        ),
+        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
         (IdSource::Single, _) | (_, User::Root) => {
             let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
             (Held::Kernel, how)
@@ -435,6 +433,10 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     }
     if wall::stands(Wall::FrozenProc) {
         steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
+    }
+    if spec.policy.privileges.user == User::Root && wall::stands(Wall::Masks) {
+        // Who is root inside could change there how soon the executor is killed for memory.
+        steps.push(Step::Mask { target: "proc/1".into() });
     }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {

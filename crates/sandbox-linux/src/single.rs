@@ -15,7 +15,7 @@ use sandbox_executor::boot::{Attachment, BootReport};
 
 use crate::{
     birth::{self, Newborn, Nursery},
-    disk::{self, Free, Ledger},
+    disk::{self, Free, Ledger, Occasion},
     executor_image, folder,
     host::Host,
     plan::{self, Plan},
@@ -76,7 +76,7 @@ fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {
 fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
     // The sandbox's /proc comes first, unless there will be no sandbox.
     if let Some(mut supervisor) = newborn.contact.supervisor(plan.watch.clone()) {
-        let mut disk = Disk { due: Instant::now() + DISK_EVERY, free: u64::MAX, ledger: Ledger::default() };
+        let mut disk = Disk { due: Instant::now() + DISK_EVERY, occasion: Occasion::new(), ledger: Ledger::default() };
         while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
             let now = Instant::now();
             if supervisor.due().is_some_and(|due| due <= now) {
@@ -104,10 +104,10 @@ fn said_something(newborn: &Newborn, due: Instant) -> io::Result<bool> {
     }
 }
 
-/// Files are measured only when the disk has filled since.
+/// Measures files when there is an occasion.
 struct Disk {
     due: Instant,
-    free: u64,
+    occasion: Occasion,
     ledger: Ledger,
 }
 
@@ -118,13 +118,11 @@ impl Disk {
         }
         self.due = now + DISK_EVERY;
         let Ok(free) = Free::at(&plan.folder) else { return };
-        // Compared with the last time that files were measured, so that who writes slowly is seen too.
-        let filled = free.0.saturating_add(64 << 10) < self.free;
-        self.free = if filled { free.0 } else { self.free.max(free.0) };
-        if !filled && !free.is_too_little() {
+        if !self.occasion.is_now(free, now) {
             return;
         }
         let look = disk::look(&plan.folder, Some(supervisor.proc()));
+        self.occasion.passed(now, now.elapsed());
         for (_, stop) in self.ledger.judge(free, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);
         }

@@ -13,7 +13,11 @@ use rustix::{
 use sandbox_core::{Bytes, Usage};
 use sandbox_executor::boot::Verdicts;
 
-use crate::{disk::Stop, plan::Watch};
+use crate::{
+    disk::Stop,
+    plan::Watch,
+    pressure::{self, Memory, Shortage},
+};
 
 /// How often processes are looked at: nothing runs, all is well, the limit is near.
 const IDLE: Duration = Duration::from_millis(250);
@@ -77,6 +81,7 @@ impl Supervisor {
             } else if used > limit.0 / 10 * 6 {
                 self.due = now + NEAR;
             }
+            self.relieve(&census, used, now);
         }
         if let Some(limit) = self.watch.pids
             && census.threads() > limit
@@ -116,6 +121,24 @@ impl Supervisor {
         let pids = census.threads();
         let cpu = census.processes.iter().map(|process| process.cpu).sum();
         Usage { memory: Bytes(census.memory()), cpu, pids, disk: Bytes(0) }
+    }
+
+    /// Looks for memory that is in nobody's sum when the machine runs short of it.
+    fn relieve(&mut self, census: &Census, used: u64, now: Instant) {
+        let shortage = Memory::of_machine().map_or(Shortage::None, Memory::shortage);
+        if shortage == Shortage::None || census.processes.is_empty() {
+            return;
+        }
+        self.due = now + NEAR;
+        let numbers = census.processes.iter().map(|process| process.number.as_str());
+        if shortage == Shortage::Now
+            && let Some(number) = pressure::culprit(self.proc.as_fd(), numbers)
+        {
+            self.verdicts.memory += 1;
+            self.verdicts.memory_used = used;
+            self.publish();
+            signal(self.proc.as_fd(), number, Signal::KILL);
+        }
     }
 
     /// In every tenth of a second the sandbox may use its share; then its processes wait for the next.
@@ -188,12 +211,16 @@ impl Process {
         Some(Self { number, private, cpu: Duration::from_millis(ticks * 1000 / per_second), threads })
     }
 
-    /// A process's folder in `/proc` stands for it, so no number has to be translated or can be reused meanwhile.
-    fn signal(&self, proc: BorrowedFd<'_>, signal: Signal) {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if let Ok(folder) = rustix::fs::openat(proc, &*self.number, flags, Mode::empty()) {
-            let _ = rustix::process::pidfd_send_signal(&folder, signal);
-        }
+    fn signal(&self, proc: BorrowedFd<'_>, with: Signal) {
+        signal(proc, &self.number, with);
+    }
+}
+
+/// A process's folder in `/proc` stands for it, so no number has to be translated or can be reused meanwhile.
+fn signal(proc: BorrowedFd<'_>, number: &str, signal: Signal) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Ok(folder) = rustix::fs::openat(proc, number, flags, Mode::empty()) {
+        let _ = rustix::process::pidfd_send_signal(&folder, signal);
     }
 }
 

@@ -41,6 +41,12 @@ pub(super) const MOUNTS: &[Attack] = &[
     ),
     escape("write_root", &[ReadOnlyRoot, Identity], "Makes files in the folders of the root file system")
         .expecting(root_may_be_writable),
+    escape(
+        "root_mounted_writable",
+        &[ReadOnlyRoot],
+        "Looks whether more than the owner of files keeps it from changing the root",
+    )
+    .expecting(root_may_be_writable),
     escape("write_system_folders", &[ReadOnlyRoot, ProcMasks, Devices], "Makes files in /dev, /proc and /sys"),
     escape(
         "preload_for_others",
@@ -249,7 +255,11 @@ pub(super) const MACHINE: &[Attack] = &[
         "Takes the console's output, and pastes with TIOCLINUX",
     ),
     escape("line_disciplines", &[SystemCallFilter], "Sets drivers for modems and buses on a terminal"),
-    escape("controlling_terminal", &[Descriptors], "Opens the terminal of whoever started the sandbox"),
+    escape(
+        "controlling_terminal",
+        &[Descriptors],
+        "Opens the terminal of whoever started the sandbox, or shares their session",
+    ),
     escape("inherited_descriptors", &[Descriptors], "Looks for files that were left open"),
     escape("standard_streams", &[Descriptors], "Looks where its standard streams lead"),
     escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),

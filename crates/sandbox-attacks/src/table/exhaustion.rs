@@ -51,8 +51,10 @@ pub(super) const ATTACKS: &[Attack] = &[
     exhaustion("disk_on_its_way", &[DiskLimit], "Fills the disk with files that are on their way between processes"),
     exhaustion("disk_reserved", &[DiskLimit], "Reserves room on the disk without writing"),
     exhaustion("disk_sparse_then_filled", &[DiskLimit], "Fills holes in huge files"),
-    exhaustion("disk_inodes", &[DiskLimit], "Makes more empty files than the disk has room for"),
-    exhaustion("disk_attributes", &[DiskLimit], "Fills the disk with attributes of files"),
+    exhaustion("disk_inodes", &[DiskLimit], "Makes more empty files than the disk has room for")
+        .by(Way::Exhausting(Room::TinyDisk)),
+    exhaustion("disk_attributes", &[DiskLimit], "Fills the disk with attributes of files")
+        .by(Way::Exhausting(Room::TinyDisk)),
     exhaustion("disk_long_names", &[DiskLimit], "Fills a folder with long names"),
     exhaustion("open_files", &[UserLimits], "Opens files without end"),
     exhaustion("inotify_instances", &[UserLimits], "Uses up the user's file watchers"),

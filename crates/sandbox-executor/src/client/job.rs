@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_core::{
     JobId,
-    exec::{Exit, Stream, TerminalSize},
+    exec::{Ending, Exit, Stream, TerminalSize},
 };
 
 use super::{Client, ClientError, unexpected};
@@ -60,6 +60,11 @@ impl Follow {
         self.events.job
     }
 
+    /// What else is known about its end, once that was told.
+    pub fn ending(&self) -> Ending {
+        self.events.ending
+    }
+
     /// The next event; [`ClientError::Closed`] after the last. Cancel-safe.
     pub async fn next(&mut self) -> Result<JobEvent, ClientError> {
         self.events.next().await
@@ -81,6 +86,11 @@ impl Attached {
     /// Which job.
     pub fn job(&self) -> JobId {
         self.events.job
+    }
+
+    /// What else is known about its end, once that was told.
+    pub fn ending(&self) -> Ending {
+        self.events.ending
     }
 
     /// The next event. Cancel-safe.
@@ -162,6 +172,11 @@ impl Handed {
         self.events.job
     }
 
+    /// What else is known about its end, once that was told.
+    pub fn ending(&self) -> Ending {
+        self.events.ending
+    }
+
     /// Waits for its end. Cancel-safe.
     pub async fn wait(&mut self) -> Result<(Exit, Duration), ClientError> {
         match self.events.next().await? {
@@ -179,11 +194,12 @@ struct Events {
     reader: FlowReader,
     offset: u64,
     ended: bool,
+    ending: Ending,
 }
 
 impl Events {
     fn new(client: Client, job: JobId, reader: FlowReader, offset: u64) -> Self {
-        Self { _client: client, job, reader, offset, ended: false }
+        Self { _client: client, job, reader, offset, ended: false, ending: Ending::default() }
     }
 
     async fn next(&mut self) -> Result<JobEvent, ClientError> {
@@ -217,7 +233,10 @@ impl Events {
                 let from = std::mem::replace(&mut self.offset, offset);
                 Ok(JobEvent::Gap { from, to: offset })
             }
-            Reply::Exited { exit, elapsed } => Ok(JobEvent::Exited { exit, elapsed }),
+            Reply::Exited { exit, elapsed, ending } => {
+                self.ending = ending;
+                Ok(JobEvent::Exited { exit, elapsed })
+            }
             Reply::Done => Ok(JobEvent::Current),
             Reply::Failed(failure) => Err(ClientError::Refused(failure)),
             other => Err(unexpected(&other)),

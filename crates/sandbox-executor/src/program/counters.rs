@@ -2,12 +2,16 @@
 
 use std::os::fd::OwnedFd;
 
-use sandbox_core::{Control, exec::Exit};
+use sandbox_core::{
+    Bytes, Control,
+    exec::{Ending, Exit},
+};
 use sandbox_executor::boot::{Boot, OomCounter, Verdicts};
 
 /// Where the counters are.
 pub struct Counters {
     oom: Option<OwnedFd>,
+    pids: Option<OwnedFd>,
     verdicts: Option<OwnedFd>,
 }
 
@@ -15,44 +19,57 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     oom: u64,
+    refused: u64,
     verdicts: Verdicts,
 }
 
 impl Counters {
     /// Those of the passed descriptors that the boot speaks of; the others are closed.
-    pub fn new(boot: &Boot, oom: Option<OwnedFd>, verdicts: Option<OwnedFd>) -> Self {
-        Self { oom: oom.filter(|_| boot.oom == OomCounter::Cgroup), verdicts: verdicts.filter(|_| boot.supervised) }
+    pub fn new(boot: &Boot, oom: Option<OwnedFd>, pids: Option<OwnedFd>, verdicts: Option<OwnedFd>) -> Self {
+        Self {
+            oom: oom.filter(|_| boot.oom == OomCounter::Cgroup),
+            pids: pids.filter(|_| boot.refused_processes),
+            verdicts: verdicts.filter(|_| boot.supervised),
+        }
     }
 
     /// Reads them.
     pub fn read(&self) -> Counts {
         Counts {
-            oom: self.oom.as_ref().and_then(read_oom).unwrap_or_default(),
+            oom: self.oom.as_ref().and_then(|file| read_line(file, "oom_kill ")).unwrap_or_default(),
+            refused: self.pids.as_ref().and_then(|file| read_line(file, "max ")).unwrap_or_default(),
             verdicts: self.verdicts.as_ref().and_then(read_verdicts).unwrap_or_default(),
         }
     }
 
-    /// How a command ended whose process ended like this, given the counts when it started.
-    pub fn judge(&self, before: Counts, ended: Exit) -> Exit {
+    /// How a command ended whose process ended like this, given the counts when it started, and what else is known.
+    pub fn judge(&self, before: Counts, ended: Exit) -> (Exit, Ending) {
         let now = self.read();
+        let refused_processes = now.refused.saturating_sub(before.refused);
+        let known = Ending { refused_processes, ..Ending::default() };
+        let Verdicts { memory, memory_used, disk, disk_used, trouble } = now.verdicts;
         if ended == Exit::Code(0) {
-            return ended;
-        }
-        if now.oom > before.oom || now.verdicts.memory > before.verdicts.memory {
-            Exit::Limit(Control::Memory)
-        } else if now.verdicts.disk > before.verdicts.disk || ended == Exit::Signal(libc::SIGXFSZ) {
-            Exit::Limit(Control::Disk)
+            (ended, known)
+        } else if memory > before.verdicts.memory {
+            (Exit::Limit(Control::Memory), Ending { used: Some(Bytes(memory_used)), ..known })
+        } else if now.oom > before.oom {
+            (Exit::Limit(Control::Memory), known)
+        } else if disk > before.verdicts.disk {
+            let used = (disk_used < u64::MAX).then_some(Bytes(disk_used));
+            (Exit::Limit(Control::Disk), Ending { used, disk: trouble, ..known })
+        } else if ended == Exit::Signal(libc::SIGXFSZ) {
+            (Exit::Limit(Control::Disk), known)
         } else {
-            ended
+            (ended, known)
         }
     }
 }
 
-fn read_oom(file: &OwnedFd) -> Option<u64> {
+fn read_line(file: &OwnedFd, key: &str) -> Option<u64> {
     let mut text = [0; 1024];
     let length = rustix::io::pread(file, &mut text, 0).ok()?;
     let text = std::str::from_utf8(&text[..length]).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
 
 fn read_verdicts(page: &OwnedFd) -> Option<Verdicts> {

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use sandbox_core::{
     Control, JobId,
-    exec::{Exec, Exit, Job as Summary, Stream},
+    exec::{Ending, Exec, Exit, Job as Summary, Stream},
 };
 use sandbox_executor::protocol::{Failure, Reason};
 use tokio::sync::Notify;
@@ -50,6 +50,8 @@ pub struct Job {
     started: Instant,
     stopped_for: Cell<Option<Control>>,
     exit: Cell<Option<(Exit, Duration)>>,
+    ending: Cell<Ending>,
+    time: Option<Duration>,
     complete: Cell<bool>,
     history: RefCell<Option<History>>,
     changed: Notify,
@@ -79,6 +81,11 @@ impl Job {
     /// How its first process ended, and after how long.
     pub fn exit(&self) -> Option<(Exit, Duration)> {
         self.exit.get()
+    }
+
+    /// What else is known about its end.
+    pub fn ending(&self) -> Ending {
+        self.ending.get()
     }
 
     /// Waits for the end of its first process.
@@ -180,6 +187,8 @@ impl Jobs {
             started: Instant::now(),
             stopped_for: Cell::new(None),
             exit: Cell::new(None),
+            ending: Cell::default(),
+            time: start.exec.timeout,
             complete: Cell::new(false),
             history: RefCell::new(start.history.map(History::new)),
             changed: Notify::new(),
@@ -253,10 +262,10 @@ impl Jobs {
             let pid = pid.as_raw_nonzero().get();
             let job = self.known.borrow().values().find(|job| job.pid == pid && job.exit.get().is_none()).cloned();
             let (Some(job), Some(ended)) = (job, exit_of(status)) else { continue };
-            let exit = match job.stopped_for.get() {
-                Some(control) => Exit::Limit(control),
-                None => counters.judge(job.before, ended),
-            };
+            let (judged, ending) = counters.judge(job.before, ended);
+            let exit = job.stopped_for.get().map_or(judged, Exit::Limit);
+            let time = job.time.filter(|_| exit == Exit::Limit(Control::Time));
+            job.ending.set(Ending { time, ..ending });
             job.exit.set(Some((exit, job.started.elapsed())));
             job.changed.notify_waiters();
         }

@@ -38,7 +38,8 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities},
 };
 use sandbox_executor::boot::{
-    Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, STATUS_FD, VERDICTS_FD,
+    Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, PIDS_FD, SCORE_FD, STATUS_FD,
+    VERDICTS_FD,
 };
 use tokio::sync::Notify;
 
@@ -124,7 +125,9 @@ struct Passed {
     boot: Option<OwnedFd>,
     listener: Option<OwnedFd>,
     oom: Option<OwnedFd>,
+    pids: Option<OwnedFd>,
     verdicts: Option<OwnedFd>,
+    score: Option<OwnedFd>,
 }
 
 /// Runs to the end of the sandbox.
@@ -134,7 +137,9 @@ pub fn main() {
         boot: sys::take(BOOT_FD),
         listener: sys::take(LISTENER_FD),
         oom: sys::take(OOM_FD),
+        pids: sys::take(PIDS_FD),
         verdicts: sys::take(VERDICTS_FD),
+        score: sys::take(SCORE_FD),
     };
     sys::close_from(FIRST_FREE_FD);
     if let Err(why) = start(passed, status) {
@@ -160,8 +165,8 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         // What loses its parent comes to us, as it does to the first process of a namespace.
         let _ = set_child_subreaper(Some(getpid()));
     }
-    let mut starter = Starter::new();
-    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.verdicts));
+    let mut starter = Starter::new(passed.score);
+    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, passed.verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
         if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));

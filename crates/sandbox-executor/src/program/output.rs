@@ -145,7 +145,7 @@ pub async fn follow(job: &Job, mut offset: u64, until: Until, writer: &mut FlowW
             }
             None => {
                 if let (Some((exit, elapsed)), true) = (job.exit(), job.is_complete()) {
-                    return writer.message(&Reply::Exited { exit, elapsed }).await;
+                    return writer.message(&Reply::Exited { exit, elapsed, ending: job.ending() }).await;
                 }
                 if until == Until::Now {
                     return writer.message(&Reply::Done).await;
@@ -175,7 +175,7 @@ pub async fn forward(job: &Job, sources: &[Source], writer: &mut FlowWriter) -> 
             let closed = sources.iter().all(|source| !source.open.get());
             late += if Instant::now() > end { sent } else { 0 };
             if closed || (Instant::now() > end && (sent == 0 || late > 2 * PIPE_HOLDS)) {
-                return writer.message(&Reply::Exited { exit, elapsed }).await;
+                return writer.message(&Reply::Exited { exit, elapsed, ending: job.ending() }).await;
             }
         }
         if sent > 0 {

@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, open, openat2, readlinkat, statat},
+    fs::{
+        AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, open, openat2, readlinkat, statat,
+    },
     io::Errno,
 };
 use sandbox_executor::protocol::{Failure, FileInfo, FileKind, Path, Reason};
@@ -171,6 +173,9 @@ impl Places {
     }
 }
 
+/// The type of `/proc`, see statfs(2).
+const PROC: rustix::fs::FsWord = 0x9fa0;
+
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -189,6 +194,8 @@ pub fn open_beneath(folder: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Resul
     for _ in 0..RACES {
         match openat2(folder, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // What is told there is about us, not about files.
+            Ok(found) if fstatfs(&found)?.f_type == PROC => return Err(Errno::ACCESS),
             other => return other,
         }
     }

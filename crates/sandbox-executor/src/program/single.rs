@@ -56,7 +56,7 @@ pub fn run(
             None => clock.wait(tree),
         }
     };
-    let exit = if clock.expired { Exit::Limit(Control::Time) } else { counters.judge(before, ended) };
+    let exit = if clock.expired { Exit::Limit(Control::Time) } else { counters.judge(before, ended).0 };
     status.tell(&exit);
     tree.kill_everything();
     std::process::exit(0);

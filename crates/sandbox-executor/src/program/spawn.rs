@@ -42,8 +42,8 @@ pub struct Starter {
 
 impl Starter {
     /// Made at the start, before anything about this process changes.
-    pub fn new() -> Self {
-        Self { spawner: Spawner::new(), sacrifice: Sacrifice::new() }
+    pub fn new(score: Option<OwnedFd>) -> Self {
+        Self { spawner: Spawner::new(), sacrifice: Sacrifice::new(score) }
     }
 
     /// Starts the only command and waits until its program runs. Returns its process id.

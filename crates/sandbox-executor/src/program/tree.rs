@@ -176,9 +176,10 @@ pub struct Sacrifice {
 impl Sacrifice {
     const OF_COMMANDS: i32 = 500;
 
-    /// Opened at the start, while the file still belongs to us.
-    pub fn new() -> Self {
-        let file = openat(CWD, "/proc/self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
+    /// Opened at the start, while the file still belongs to us, or by whoever started us.
+    pub fn new(passed: Option<OwnedFd>) -> Self {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = openat(CWD, "/proc/self/oom_score_adj", flags, Mode::empty()).ok().or(passed);
         let mut text = [0; 16];
         let length = file.as_ref().and_then(|file| rustix::io::pread(file, &mut text, 0).ok()).unwrap_or(0);
         let own = String::from_utf8_lossy(&text[..length]).trim().to_owned();

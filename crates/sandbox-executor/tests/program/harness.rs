@@ -128,6 +128,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
         oom: OomCounter::None,
         supervised: false,
         counts: Vec::new(),
+        refused_processes: false,
         die_with_parent: false,
     }
 }

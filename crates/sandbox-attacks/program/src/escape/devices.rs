@@ -204,8 +204,14 @@ fn line_disciplines(_: &Arguments) -> Outcome {
     }
 }
 
-/// The terminal of whoever started the sandbox.
+/// The terminal of whoever started the sandbox, or their session: one outside has no number in here.
 fn controlling_terminal(_: &Arguments) -> Outcome {
     let opened = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/tty");
-    Outcome::of("opening /dev/tty", opened)
+    let session = match (call(libc::SYS_getsid, [n(1)]), call(libc::SYS_getpgid, [n(1)])) {
+        (Ok(0), _) | (_, Ok(0)) => {
+            Outcome::BrokeThrough("the first process is in a session or group of outside".to_owned())
+        }
+        _ => Outcome::Held("the session is the sandbox's own".to_owned()),
+    };
+    Outcome::first_breach([Outcome::of("opening /dev/tty", opened), session])
 }

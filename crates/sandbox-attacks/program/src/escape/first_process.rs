@@ -109,7 +109,8 @@ fn program(_: &Arguments) -> Outcome {
 
 fn overwrite(_: &Arguments) -> Outcome {
     let opened = fs::OpenOptions::new().write(true).open("/proc/1/exe");
-    Outcome::of("opening /proc/1/exe for writing", opened)
+    // A program that runs is busy, which is told only to who may open it.
+    Outcome::of_door("opening /proc/1/exe for writing", opened)
 }
 
 fn namespace_name(name: &str) -> Outcome {

@@ -29,6 +29,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("pivot_root", pivot_root),
     ("chroot_walk", chroot_walk),
     ("write_root", write_root),
+    ("root_mounted_writable", root_mounted_writable),
     ("write_system_folders", write_system_folders),
     ("preload_for_others", preload_for_others),
 ];
@@ -153,6 +154,17 @@ fn write_root(_: &Arguments) -> Outcome {
     let folders =
         ["/", "/etc", "/usr", "/usr/bin", "/usr/lib", "/bin", "/lib", "/opt", "/run", "/var", "/home", "/root"];
     Outcome::of_list("files were made in", written(&folders))
+}
+
+/// The kernel looks at the mount before it looks at the owner: any other refusal means that only the owner is in the way.
+fn root_mounted_writable(_: &Arguments) -> Outcome {
+    let open = ["/", "/usr", "/etc", "/opt", "/var"].into_iter().filter(|folder| {
+        let path = format!("{folder}/attack-{}", std::process::id());
+        let made = fs::write(&path, "x");
+        let _ = fs::remove_file(&path);
+        !matches!(made.map_err(|error| error.raw_os_error()), Err(Some(libc::EROFS | libc::ENOENT)))
+    });
+    Outcome::of_list("folders that are not read-only", open.map(str::to_owned).collect())
 }
 
 fn write_system_folders(_: &Arguments) -> Outcome {

@@ -235,7 +235,12 @@ fn protect_from_oom(_: &Arguments) -> Outcome {
     let score = |process: &str| -> Option<i32> {
         fs::read_to_string(format!("/proc/{process}/oom_score_adj")).ok()?.trim().parse().ok()
     };
-    let first = score("1").unwrap_or_default();
+    // While it starts a command it has that command's score for a moment.
+    let look = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        score("1")
+    };
+    let first = (0..20).filter_map(look).min().unwrap_or_default();
     let below = (first - 1).max(-1000);
     let set = fs::write("/proc/self/oom_score_adj", below.to_string());
     if set.is_ok() && score("self").is_some_and(|own| own < first) {
