@@ -77,7 +77,7 @@ async fn exits_are_told_apart() {
         exec.timeout = Some(Duration::from_millis(100));
         let outcome = program.exec(&exec).await;
         assert_eq!(outcome.exit, Some(Exit::Limit(Control::Time)));
-        assert!(outcome.elapsed < Duration::from_secs(4), "{outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
         let mut exec = Exec::argv(["dd", "if=/dev/zero", "of=big", "bs=64k", "count=64"]);
         exec.limits.file_size = Some(1 << 20);
         assert_eq!(program.exec(&exec).await.exit, Some(Exit::Limit(Control::Disk)));
