@@ -46,6 +46,8 @@ pub(crate) enum Room {
     Small,
     /// The same with a /tmp beyond the memory.
     LargeTmp,
+    /// The same with so little disk that it is full of empty files in a moment.
+    TinyDisk,
 }
 
 /// What should come of an attack.

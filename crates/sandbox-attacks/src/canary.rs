@@ -27,7 +27,8 @@ pub(crate) struct Canary {
     pub segment: u32,
     folder: PathBuf,
     said: Said,
-    _process: tokio::process::Child,
+    /// When this is closed, also by our death, the process clears away what it holds, and ends.
+    _input: tokio::process::ChildStdin,
 }
 
 #[derive(Deserialize)]
@@ -50,10 +51,11 @@ impl Canary {
         command.args(["canary", &argument(&mark), &format!("named={mark}"), &format!("segment={segment}")]);
         command.arg(format!("folder={}", folder.display())).env("SANDBOX_ATTACK_MARK", &mark);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (input, output) = (process.stdin.take(), process.stdout.take());
+        let (input, output) = (input.ok_or(io::ErrorKind::BrokenPipe)?, output.ok_or(io::ErrorKind::BrokenPipe)?);
         let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
         let said = serde_json::from_str(&line)?;
-        Ok(Self { mark, program, segment, folder, said, _process: process })
+        Ok(Self { mark, program, segment, folder, said, _input: input })
     }
 
     /// What attacks inside are told. The mark goes backwards, so that the attacks themselves do not show it.

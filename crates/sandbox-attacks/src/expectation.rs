@@ -56,6 +56,16 @@ pub fn kernel_memory(facts: &Facts) -> Expected {
     if held == Some(Held::Kernel) { Expected::Held } else { Expected::Unpromised }
 }
 
+/// A share of its own of what the kernel counts for a user: only the embedded backend gives one.
+pub fn own_share(facts: &Facts) -> Expected {
+    if facts.backend == "linux" { Expected::Held } else { Expected::Unpromised }
+}
+
+/// Files that one process may open on the embedded backend: fewer where memory is summed over processes.
+pub fn open_files(facts: &Facts) -> u64 {
+    if kernel_memory(facts) == Expected::Held { 65_536 } else { 4096 }
+}
+
 fn granted_if(granted: bool) -> Expected {
     if granted { Expected::Granted } else { Expected::Held }
 }

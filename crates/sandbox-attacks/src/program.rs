@@ -24,7 +24,5 @@ pub fn unpack() -> io::Result<OwnedFd> {
 
 /// A command that starts it on the host's side: for the canary, and for looking whether the host is well.
 pub fn on_host(program: &OwnedFd) -> tokio::process::Command {
-    let mut command = tokio::process::Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    command.kill_on_drop(true);
-    command
+    tokio::process::Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
 }

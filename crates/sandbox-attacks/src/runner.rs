@@ -165,6 +165,8 @@ impl Run {
         }
         let before = self.percentile(20).await;
         let healthy = host_trouble(&self.bench.canary).await;
+        // What a sandbox lacks by itself is no harm that another does to it.
+        let neighbour = self.cell.look("host_resources", &[]).await;
         let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let cell = self.cell.clone();
         let watching = tokio::spawn(async move {
@@ -183,9 +185,10 @@ impl Run {
         for (attacks, at_once) in [(together, EXHAUSTING), (apart, 1)] {
             let tried = stream::iter(attacks).map(|attack| {
                 let (bench, healthy, bystander) = (self.bench.fresh(), &healthy, &self.cell);
+                let neighbour = &neighbour;
                 async move {
                     let begun = Instant::now();
-                    let finding = timeout(4 * PATIENCE, exhaust(&bench, attack, bystander, healthy)).await;
+                    let finding = timeout(4 * PATIENCE, exhaust(&bench, attack, bystander, healthy, neighbour)).await;
                     let finding = finding.unwrap_or_else(|_| Finding::failed("it did not end"));
                     (attack, after_clearing(finding, &bench).await, begun.elapsed())
                 }
@@ -281,17 +284,14 @@ pub(crate) fn small(policy: &Policy, room: Room) -> Policy {
     let limits = &mut policy.limits;
     limits.memory = Bytes(limits.memory.0.min(64 << 20));
     limits.pids = limits.pids.min(64);
-    limits.disk = Bytes(limits.disk.0.min(32 << 20));
+    limits.disk = Bytes(limits.disk.0.min(if room == Room::TinyDisk { 4 << 20 } else { 32 << 20 }));
     limits.cpu_millis = limits.cpu_millis.min(1000);
-    limits.tmp = match room {
-        Room::Small => Bytes(limits.tmp.0.min(24 << 20)),
-        Room::LargeTmp => Bytes(1 << 30),
-    };
+    limits.tmp = if room == Room::LargeTmp { Bytes(1 << 30) } else { Bytes(limits.tmp.0.min(24 << 20)) };
     policy
 }
 
 /// In a sandbox with small limits; meanwhile its executor, another sandbox and this machine must be well.
-async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[String]) -> Finding {
+async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[String], neighbour: &str) -> Finding {
     let Way::Exhausting(room) = attack.way else { return Finding::failed("it exhausts nothing") };
     let policy = small(&bench.subject.policy, room);
     let limits = policy.limits.clone();
@@ -305,16 +305,26 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         format!("disk={}", limits.disk.0),
         format!("tmp={}", limits.tmp.0),
         format!("cpu={}", limits.cpu_millis),
+        format!("files={}", expectation::open_files(cell.sandbox.facts())),
     ];
     arguments.extend(bench.canary.arguments());
     let finding = match cell.attack(attack.name, &arguments).await {
         Said::Finding(finding) => finding,
         Said::Seen(seen) => Finding::held(seen),
     };
-    let (own, others, host) = tokio::join!(cell.answers(), bystander.is_well(), host_trouble(&bench.canary));
+    let (own, others, lacks, host) = tokio::join!(
+        cell.answers(),
+        bystander.is_well(),
+        bystander.attack("host_resources", &[]),
+        host_trouble(&bench.canary)
+    );
     let mut trouble = Vec::new();
     trouble.extend(own.err());
     trouble.extend(others.err().map(|why| format!("in another sandbox {why}")));
+    if let Said::Finding(Finding { outcome: Outcome::BrokeThrough, detail }) = lacks {
+        let new = detail.split(": ").last().unwrap_or_default().split(", ").filter(|what| !neighbour.contains(what));
+        trouble.extend(new.map(|what| format!("in another sandbox {what}")));
+    }
     trouble.extend(host.into_iter().filter(|what| !healthy.contains(what)));
     if let Ok(Ok(usage)) = timeout(ANSWER, cell.sandbox.usage()).await
         && usage.pids > limits.pids + 2

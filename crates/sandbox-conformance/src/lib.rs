@@ -13,6 +13,7 @@ mod files;
 mod limits;
 mod lives;
 mod presets;
+mod programs;
 mod roots;
 mod walls;
 mod workbench;
@@ -70,9 +71,12 @@ fn cases() -> Vec<Case> {
             commands_on_their_way_are_not_the_executor_for_a_tracer, who_makes_the_executor_its_tracer_gains_nothing,
             a_profile_of_ones_own_is_held_with_the_floor_beneath;
         roots: this_machines_programs_can_be_changed_in_a_layer_of_ones_own, packages_can_be_installed_and_removed,
-            layers_count_as_disk, a_layer_is_never_used_again;
+            layers_count_as_disk, a_layer_is_never_used_again,
+            named_places_can_be_written, places_of_an_image_can_be_written, places_that_cannot_be_are_refused, places_count_as_disk;
+        programs: denied_programs_are_gone, denied_links_of_an_image_are_gone, only_listed_programs_are_executed,
+            a_list_comes_with_what_its_programs_need;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count,
-            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count, many_empty_files_count,
+            files_that_only_a_map_or_a_thread_keeps_count, many_empty_files_count,
             memory_of_a_process_that_lost_its_first_thread_is_held, the_end_by_a_limit_is_told_with_numbers, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,

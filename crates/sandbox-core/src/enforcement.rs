@@ -21,6 +21,8 @@ pub enum Control {
     Filesystem,
     Privileges,
     SystemCalls,
+    /// Which programs can be executed: held only where a policy has a list, or removes denied ones.
+    Commands,
     ExecutorIdentity,
     SecurityModule,
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Control {
             Self::Filesystem => "filesystem",
             Self::Privileges => "privileges",
             Self::SystemCalls => "system_calls",
+            Self::Commands => "commands",
             Self::ExecutorIdentity => "executor_identity",
             Self::SecurityModule => "security_module",
         })

@@ -154,7 +154,13 @@ fn arguments(plan: &Plan) -> Vec<String> {
                 let how = if *access == Access::Read { "--ro-bind" } else { "--bind" };
                 say(&[how, &source.to_string_lossy(), &format!("/{target}")]);
             }
+            Step::Place { source: Some(source), target, .. } => {
+                say(&["--bind", &source.to_string_lossy(), &format!("/{target}")]);
+            }
+            Step::Cover { stub, target } => say(&["--ro-bind", &stub.to_string_lossy(), &format!("/{target}")]),
             Step::Zeros { source } => say(&["--ro-bind", &source.to_string_lossy(), "/dev/zero"]),
+            // bwrap starts the executor through this very folder, so it cannot be covered here.
+            Step::Mask { target } if target == "proc/1" => {}
             Step::Mask { target } => match fs::symlink_metadata(Path::new("/").join(target)) {
                 Ok(found) if found.is_dir() => {
                     say(&["--tmpfs", &format!("/{target}"), "--remount-ro", &format!("/{target}")])
@@ -170,7 +176,12 @@ fn arguments(plan: &Plan) -> Vec<String> {
                 }
             }
             // bwrap does the rest of /dev by itself; layers were refused.
-            Step::Layers { .. } | Step::Device { .. } | Step::Terminals | Step::Folder { .. } | Step::Link { .. } => {}
+            Step::Layers { .. }
+            | Step::Place { .. }
+            | Step::Device { .. }
+            | Step::Terminals
+            | Step::Folder { .. }
+            | Step::Link { .. } => {}
         }
     }
     say(&["--", &format!("/proc/self/fd/{EXECUTOR}")]);

@@ -22,7 +22,9 @@ use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, PIDS_FD, 
 use crate::{
     cgroup::Entry,
     counts::{Counts, TERMINALS},
+    landlock,
     layers::{self, Layers, attach, clone_tree},
+    places,
     plan::{self, Confinement, Plan, RootSource, Step},
     sys::{self, Instruction},
     wall::{self, Wall},
@@ -169,7 +171,12 @@ fn become_first_user(plan: &Plan) -> Result<(), Failed> {
 fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
     let open = |step: &Step| match step {
         Step::Bind { source, access, .. } => Some(open_source(source, *access).step(|| format!("{step:?}"))),
-        Step::Zeros { source } => Some(open_source(source, plan::Access::Read).step(|| format!("{step:?}"))),
+        Step::Place { source: Some(source), .. } => {
+            Some(open_source(source, plan::Access::Write).step(|| format!("{step:?}")))
+        }
+        Step::Zeros { source } | Step::Cover { stub: source, .. } => {
+            Some(open_source(source, plan::Access::Read).step(|| format!("{step:?}")))
+        }
         _ => None,
     };
     steps.iter().filter_map(open).collect()
@@ -249,6 +256,11 @@ fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_
             let options = CString::new(format!("newinstance,ptmxmode=0666,mode=0620{most}"))?;
             Ok(rustix::mount::mount("devpts", "dev/pts", "devpts", flags, Some(&*options))?)
         }
+        Step::Place { source, target, owner } => {
+            let tree = source.as_ref().map(|_| materials.source()).transpose()?;
+            places::open_up(target, tree, *owner)
+        }
+        Step::Cover { target, .. } => cover(&materials.source()?, target),
         Step::Mask { target } => mask(target),
         Step::Freeze { target } => freeze(target),
     }
@@ -268,6 +280,15 @@ fn mount_proc(counts: &Counts, sync: BorrowedFd<'_>) -> io::Result<()> {
     }
     let proc = rustix::fs::open("proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     wire::send(sync, b"proc", &[proc.as_fd()])
+}
+
+/// A stub over a program or over a link to one; see [`crate::unavailable`]. What has gone since it was looked for needs
+/// none.
+fn cover(stub: &OwnedFd, target: &str) -> io::Result<()> {
+    match attach(stub, Path::new(target)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 fn mask(target: &str) -> io::Result<()> {
@@ -347,9 +368,8 @@ fn confine(
     if wall::stands(Wall::NoNewPrivs) {
         rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     }
-    if let Some(places) = &confinement.writable {
-        write_only_beneath(places).step(|| "restricting writes with Landlock".into())?;
-    }
+    landlock::restrict(confinement.writable.as_deref(), confinement.executable.as_deref(), executor.as_fd())
+        .step(|| "restricting with Landlock".into())?;
     // Only when nothing is opened any more: among the launcher's many descriptors there is no room below the limit.
     counts.limit_process().step(|| "limiting open files and signals".into())?;
     if wall::stands(Wall::Seccomp) {
@@ -372,18 +392,6 @@ fn keep_capabilities(bits: u64) -> io::Result<()> {
         rustix::thread::configure_capability_in_ambient_set(capability, true)?;
     }
     Ok(())
-}
-
-/// Best effort by design: it says again what the mounts already say, and older kernels do not know it.
-fn write_only_beneath(places: &[String]) -> io::Result<()> {
-    use landlock::{ABI, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr};
-    let writing = AccessFs::from_write(ABI::V3);
-    let ruleset = Ruleset::default().handle_access(writing).and_then(Ruleset::create).map_err(io::Error::other)?;
-    let ruleset = places.iter().try_fold(ruleset, |ruleset, place| {
-        let place = PathFd::new(place).map_err(io::Error::other)?;
-        ruleset.add_rule(PathBeneath::new(place, writing)).map_err(io::Error::other)
-    })?;
-    ruleset.restrict_self().map(drop).map_err(io::Error::other)
 }
 
 /// Some of the processors that we may use, chosen by our process number so that sandboxes spread.

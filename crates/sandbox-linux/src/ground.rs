@@ -177,8 +177,7 @@ fn build(draft: &Path, tops: &[Top], folders: Folders) -> io::Result<()> {
             }
         }
     }
-    // A name must not outlive what it names, should the power fail.
-    Ok(rustix::fs::syncfs(fs::File::open(draft)?)?)
+    Ok(())
 }
 
 fn write_settings(etc: &Path) -> io::Result<()> {
@@ -231,10 +230,12 @@ fn copy_databases(var: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Also another after every start of this machine: nobody waits for the disk when one is made, so its name may outlive
+/// its content should the power fail.
 fn fingerprint(tops: &[Top], folders: Folders) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), "1", etc::fingerprint(), folders).hash(&mut hasher);
-    tops.hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), "1", etc::fingerprint(), folders, tops).hash(&mut hasher);
+    fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
     for name in TELLING {
         etc::stamp(Path::new(name)).hash(&mut hasher);
     }

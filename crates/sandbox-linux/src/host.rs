@@ -31,6 +31,8 @@ pub struct Host {
     pub tops: Vec<Top>,
     /// The folder with the made-up `/etc`.
     pub etc: PathBuf,
+    /// Whether the kernel can hold which programs are executed.
+    pub landlock: bool,
     /// How many watches of files a user of this machine has.
     pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
@@ -45,8 +47,10 @@ impl Host {
         let etc = etc::prepare(state).map_err(Error::io(format!("preparing /etc in {}", state.display())))?;
         let (ids, bwrap) = (stage.ids, stage.bwrap);
         let security = if bwrap.is_some() { SecurityModule::OutOfReach } else { SecurityModule::look() };
+        // bwrap mounts, which nobody may who is restricted already.
+        let landlock = bwrap.is_none() && crate::landlock::holds_execution();
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
-        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, inotify, bwrap, security })
+        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, security })
     }
 }
 

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod accounts;
+mod allowed;
 mod backend;
 mod balance;
 mod birth;
@@ -21,13 +22,17 @@ mod folder;
 mod ground;
 mod host;
 mod ids;
+mod landlock;
 mod launcher;
 mod layers;
+mod places;
 mod plan;
 mod prepared;
 mod pressure;
 mod probe;
+mod programs;
 mod repair;
+mod root;
 mod sandbox;
 mod seccomp;
 mod security_module;
@@ -40,6 +45,9 @@ mod sys;
 mod tree;
 mod unavailable;
 mod unlinked;
+#[cfg(feature = "breakable")]
+pub mod wall;
+#[cfg(not(feature = "breakable"))]
 mod wall;
 mod wire;
 

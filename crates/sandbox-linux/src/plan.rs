@@ -2,15 +2,11 @@
 //!
 //! [`crate::enact`] walks the result; it has no decisions left to make.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use sandbox_core::{
-    Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
-    policy::{Capabilities, Root, User},
+    Bytes, Control, Enforcement, Held, Result, SandboxSpec,
+    policy::{Capabilities, DeniedPrograms, Root, User},
 };
 use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
 use serde::{Deserialize, Serialize};
@@ -18,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cgroup::CgroupLimits,
     counts::{Counts, Memory},
-    host::{Host, Top},
+    host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
     layers::Layers,
     prepared::Prepared,
+    root,
     seccomp::{Chosen, Filter, Narrowing},
     security_module::Label,
     wall::{self, Wall},
@@ -141,6 +138,18 @@ pub enum Step {
     },
     Proc,
     Terminals,
+    /// A folder that may be written though the root may not: one of the sandbox's own where there is a source, else what
+    /// is there already. It is made if missing, and belongs to this user inside.
+    Place {
+        source: Option<PathBuf>,
+        target: String,
+        owner: u32,
+    },
+    /// The stub over a program that the policy takes away.
+    Cover {
+        stub: PathBuf,
+        target: String,
+    },
     Mask {
         target: String,
     },
@@ -180,6 +189,8 @@ pub struct Confinement {
     /// Folders beneath which anything may be written, where the rest may not: said to Landlock once more, so that a
     /// slip in the mounts alone opens nothing.
     pub writable: Option<Vec<String>>,
+    /// The only files, or folders of files, that may be executed; any, if not said.
+    pub executable: Option<Vec<String>>,
     /// Processors that may be used, where no cgroup limits them.
     pub processors: Option<usize>,
     /// Which system calls may be made.
@@ -240,9 +251,12 @@ pub fn plan(
     let (mut enforcement, watch) = holdings(spec, host);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     let label = host.security.choose(spec, &mut enforcement);
+    hold_commands(&mut enforcement, spec, host, prepared);
     enforcement.satisfies(policy)?;
-    let owner = ids.outside(user);
-    let (root, steps) = (root(spec, host, prepared), steps(spec, host, prepared));
+    let first_id = if single { user } else { 0 };
+    // Whoever uses files for commands has to own them.
+    let owner = ids.outside(if wall::stands(Wall::ExecutorIdentity) { user } else { first_id });
+    let (root, steps) = (root::source(spec, host, prepared), steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
     let processors =
@@ -259,7 +273,7 @@ pub fn plan(
         folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
         ground: prepared.ground.clone(),
         ids,
-        first_id: if single { user } else { 0 },
+        first_id,
         counts,
         cgroup: CgroupLimits {
             memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
@@ -273,10 +287,11 @@ pub fn plan(
             capabilities: if wall::stands(Wall::Capabilities) {
                 capabilities(policy.privileges.capabilities, single)
             } else {
-                u64::MAX
+                Capabilities::ALL.bits()
             },
             writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
-                .then(|| [WORKSPACE, HOME, "/tmp", "/dev", "/proc"].map(String::from).to_vec()),
+                .then(|| with_places(&[WORKSPACE, HOME, "/tmp", "/dev", "/proc"], prepared)),
+            executable: prepared.executable.clone().filter(|_| host.landlock && wall::stands(Wall::Landlock)),
             processors,
             system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
@@ -291,7 +306,7 @@ pub fn plan(
             capabilities: policy.privileges.capabilities.bits(),
             workspace: WORKSPACE.into(),
             places: match policy.filesystem.root {
-                Root::ReadOnly => [WORKSPACE, HOME, "/tmp"].map(String::from).to_vec(),
+                Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
             env: environment(spec),
@@ -308,7 +323,8 @@ pub fn plan(
         },
         watch: watch.standing(),
     };
-    plan.folders.extend(layer_folders(&plan, ids.outside(plan.first_id)));
+    plan.folders.extend(root::layer_folders(&plan, ids.outside(plan.first_id)));
+    plan.folders.extend(root::place_folders(&plan, owner));
     Ok((plan, enforcement))
 }
 
@@ -360,10 +376,7 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
     let (held, identity) = match (host.ids, spec.policy.privileges.user) {
-        (_, User::Root) if traces => (
-            Held::None,
-            "the policy grants sys_ptrace to root inside, which reaches into every process, the executor too",
-        ),
+        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
         (IdSource::Single, _) | (_, User::Root) => {
             let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
             (Held::Kernel, how)
@@ -374,68 +387,33 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
     (enforcement, watch)
 }
 
-/// The sandbox's own layers, and what the kernel needs beside each.
-fn layer_folders(plan: &Plan, owner: u32) -> Vec<(String, u32)> {
-    let names: Vec<&str> = plan.layers().map(|layers| layers.name.as_str()).collect();
-    let kinds = if names.is_empty() { &[][..] } else { &["upper", "work"] };
-    let folders = kinds.iter().flat_map(|kind| {
-        let inner = names.iter().map(move |name| format!("{kind}/{name}"));
-        std::iter::once((*kind).to_owned()).chain(inner)
-    });
-    folders.map(|name| (name, owner)).collect()
-}
-
-fn root(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSource {
-    match (&spec.image, &prepared.ground) {
-        (Image::Folder(lower), _) => RootSource::Layers(layers(spec, host, "root", vec![lower.clone()])),
-        (Image::Host, Some(ground)) => RootSource::Layers(layers(spec, host, "root", vec![ground.join("root")])),
-        (Image::Host, None) => RootSource::Empty,
+/// Only where the kernel is asked to hold something: an explanation that comes before a command is no wall.
+fn hold_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, host: &Host, prepared: &Prepared) {
+    let covered = root::covers(host, prepared).len();
+    let left = prepared.covered.len() - covered;
+    let mut how = Vec::new();
+    if spec.policy.commands.denied_programs == DeniedPrograms::Removed {
+        how.push(format!("{covered} denied programs have a stub mounted over them"));
+        if left > 0 {
+            how.push(format!("{left} are links to shared programs, which bwrap cannot cover"));
+        }
+    }
+    let mut held = Held::Kernel;
+    if let Some(files) = &prepared.executable {
+        if host.landlock {
+            how.push(format!("Landlock: {} files and folders may be executed", files.len()));
+        } else {
+            held = Held::None;
+            how.push("what may be executed cannot be held: that takes Landlock, which is missing, too old, or not to be had with bwrap".into());
+        }
+    }
+    if !how.is_empty() {
+        enforcement.hold(Control::Commands, held, how.join("; "));
     }
 }
 
-fn layers(spec: &SandboxSpec, host: &Host, name: &str, lower: Vec<PathBuf>) -> Layers {
-    let map_ids = host.ids == IdSource::Ranges;
-    Layers { name: name.into(), lower, map_ids, volatile: !spec.persistent }
-}
-
-fn bind(source: PathBuf, target: &str, access: Access) -> Step {
-    Step::Bind { source, target: target.into(), access }
-}
-
-/// This machine's programs, which nobody may change.
-fn programs(host: &Host) -> Vec<Step> {
-    let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
-    let mut steps: Vec<Step> = ["usr", "etc", "run", "var", "opt", "opt/sandbox", "root", "sys"].map(open).into();
-    for top in &host.tops {
-        match top {
-            Top::Link { name, to } => steps.push(Step::Link { target: name.clone(), to: to.clone() }),
-            Top::Folder { name } => {
-                steps.push(open(name));
-                steps.push(bind(Path::new("/").join(name), name, Access::Read));
-            }
-        }
-    }
-    steps.push(bind(host.etc.join("etc"), "etc", Access::Read));
-    steps.push(bind(host.etc.join("opt"), "opt/sandbox", Access::Read));
-    steps.push(Step::Link { target: "var/tmp".into(), to: "/tmp".into() });
-    steps.push(Step::Link { target: "var/run".into(), to: "/run".into() });
-    steps
-}
-
-/// This machine's programs beneath layers of the sandbox's own; all else is in the ground.
-fn changeable_programs(spec: &SandboxSpec, host: &Host, ground: &Path) -> Vec<Step> {
-    let over = |top: &Top| match top {
-        Top::Link { .. } => None,
-        Top::Folder { name } => {
-            let theirs = Path::new("/").join(name);
-            let lower = match host.ids {
-                IdSource::Ranges => vec![theirs],
-                _ => vec![ground.join("folders").join(name), theirs],
-            };
-            Some(Step::Layers { target: name.clone(), layers: layers(spec, host, name, lower) })
-        }
-    };
-    host.tops.iter().filter_map(over).collect()
+fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
+    known.iter().map(|place| (*place).to_owned()).chain(prepared.places.iter().cloned()).collect()
 }
 
 fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
@@ -444,11 +422,7 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     let mut steps = Vec::with_capacity(64);
     let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
     steps.extend(["proc", "dev", "tmp", "workspace", "home", "home/sandbox"].map(open));
-    match (&spec.image, &prepared.ground) {
-        (Image::Host, Some(ground)) => steps.extend(changeable_programs(spec, host, ground)),
-        (Image::Host, None) => steps.extend(programs(host)),
-        (Image::Folder(_), _) => {}
-    }
+    steps.extend(root::programs(spec, host, prepared));
     let zeros = if host.cgroup.covers().memory {
         Step::Device { name: "zero".into() }
     } else {
@@ -470,6 +444,8 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
+    steps.extend(root::places(spec, &folder, prepared));
+    steps.extend(root::covers(host, prepared));
     if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
         steps.push(Step::Freeze { target: ".".into() });
     }

@@ -1,44 +1,141 @@
 //! What has to be looked up or made on this machine for one sandbox, before it can be planned.
 
-use std::{fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
 
-use sandbox_core::{Error, Image, Result, SandboxSpec, policy::Root};
+use sandbox_core::{
+    Error, Image, Result, SandboxSpec,
+    policy::{DeniedPrograms, Root},
+};
 
 use crate::{
-    bwrap,
+    allowed, bwrap,
     ground::{self, Folders},
     host::{Host, Top},
     ids::IdSource,
+    places,
+    programs::Programs,
+    unavailable::{self, Cover},
 };
+
+/// Lists of programs that are remembered.
+const MOST_KNOWN: usize = 64;
 
 /// What the plan of one sandbox needs to know beyond [`Host`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
     /// What a root of this machine's programs that can be changed stands on.
     pub ground: Option<PathBuf>,
+    /// Folders that may be written though the root may not.
+    pub places: Vec<String>,
+    /// Programs that a stub is mounted over.
+    pub covered: Vec<Covered>,
+    /// The only files and folders that may be executed.
+    pub executable: Option<Vec<String>>,
+}
+
+/// What is made while preparing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Making {
+    Missing,
+    Nothing,
+}
+
+/// A program that is taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "see unavailable")]
+pub struct Covered {
+    pub path: String,
+    pub cover: Cover,
 }
 
 impl Prepared {
     /// Whether nothing of this machine has to be touched for such a sandbox.
     pub fn is_trivial(spec: &SandboxSpec) -> bool {
+        let commands = &spec.policy.commands;
         !needs_ground(spec)
+            && spec.policy.filesystem.writable.is_empty()
+            && commands.allow.is_none()
+            && commands.denied_programs == DeniedPrograms::Explained
     }
 
     /// Looks, and makes what is missing. That may take a second or two, once for a state of this machine.
     pub fn for_spec(spec: &SandboxSpec, host: &Host) -> Result<Self> {
+        Self::with(spec, host, Making::Missing)
+    }
+
+    /// Only looks, to say how such a sandbox would be held; nothing can be made with it.
+    pub fn for_nobody(spec: &SandboxSpec, host: &Host) -> Result<Self> {
+        Self::with(spec, host, Making::Nothing)
+    }
+
+    fn with(spec: &SandboxSpec, host: &Host, making: Making) -> Result<Self> {
         if host.bwrap.is_some() {
             bwrap::check(spec)?;
         }
-        let ground = needs_ground(spec).then(|| ground(spec, host)).transpose()?;
-        Ok(Self { ground })
+        if Self::is_trivial(spec) {
+            return Ok(Self::default());
+        }
+        let (covered, executable) = looked_up(spec, host)?;
+        let places = places::check(spec, host)?;
+        let ground = needs_ground(spec).then(|| ground(spec, host, making)).transpose()?;
+        Ok(Self { ground, places, covered, executable })
     }
+}
+
+/// Files of programs: those to be covered, and the only ones that may be executed.
+type Files = (Vec<Covered>, Option<Vec<String>>);
+
+/// Looks for programs once for each list and state of an image, not for each sandbox.
+fn looked_up(spec: &SandboxSpec, host: &Host) -> Result<Files> {
+    static KNOWN: Mutex<BTreeMap<u64, Files>> = Mutex::new(BTreeMap::new());
+    let commands = &spec.policy.commands;
+    if commands.allow.is_none() && commands.denied_programs == DeniedPrograms::Explained {
+        return Ok(Files::default());
+    }
+    let programs = programs(spec, host)?;
+    let mut hasher = DefaultHasher::new();
+    let removed = commands.denied_programs == DeniedPrograms::Removed;
+    (spec.image.to_string(), &commands.allow, removed.then_some(&commands.deny), programs.stamp()).hash(&mut hasher);
+    let key = hasher.finish();
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(files) = known().get(&key) {
+        return Ok(files.clone());
+    }
+    let covers = if removed { unavailable::covers(&commands.deny, &programs) } else { Default::default() };
+    let covered = covers.into_iter().map(|(path, cover)| Covered { path, cover }).collect();
+    let executable = commands.allow.as_ref().map(|allow| allowed::executables(allow, &programs));
+    let files = (covered, executable);
+    let mut known = known();
+    if known.len() >= MOST_KNOWN {
+        known.clear();
+    }
+    known.insert(key, files.clone());
+    Ok(files)
+}
+
+/// Those of the image; of this machine only what is seen inside.
+fn programs(spec: &SandboxSpec, host: &Host) -> Result<Programs> {
+    let tops = host.tops.iter().map(|top| match top {
+        Top::Link { name, .. } | Top::Folder { name } => name.clone(),
+    });
+    let (root, seen) = match &spec.image {
+        Image::Host => (Path::new("/"), tops.collect()),
+        Image::Folder(folder) => (folder.as_path(), Vec::new()),
+    };
+    Programs::of(root, seen).map_err(Error::io(format!("looking for programs in {}", root.display())))
 }
 
 fn needs_ground(spec: &SandboxSpec) -> bool {
     spec.image == Image::Host && spec.policy.filesystem.root == Root::Writable
 }
 
-fn ground(spec: &SandboxSpec, host: &Host) -> Result<PathBuf> {
+fn ground(spec: &SandboxSpec, host: &Host, making: Making) -> Result<PathBuf> {
     let folders = if host.ids == IdSource::Ranges { Folders::Mapped } else { Folders::Own };
     if folders == Folders::Own
         && let Some(point) = mounted_beneath(host)
@@ -50,6 +147,9 @@ fn ground(spec: &SandboxSpec, host: &Host) -> Result<PathBuf> {
             ),
             fix: "Use an image of your own (the path of a folder with a root file system), a policy with a read-only root such as yolo-3, or start as root".into(),
         });
+    }
+    if making == Making::Nothing {
+        return Ok(host.state.join("cache"));
     }
     ground::prepare(&host.state, &host.tops, folders)
         .map_err(Error::io(format!("preparing a root that can be changed in {}", host.state.display())))

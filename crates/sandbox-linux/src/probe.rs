@@ -140,7 +140,7 @@ fn outlook(policy: &Policy, host: &Host) -> Option<Outlook> {
     let spec = SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env };
     let name = spec.policy.name.clone();
     let plan = Chosen::find(&spec.policy.privileges).and_then(|calls| {
-        let prepared = Prepared::for_spec(&spec, host)?;
+        let prepared = Prepared::for_nobody(&spec, host)?;
         plan::plan(&spec, &calls, host, &prepared, 0, std::time::Duration::ZERO)
     });
     Some(match plan {

@@ -92,7 +92,7 @@ pub fn for_executor() -> Vec<std::ffi::CString> {
 }
 
 #[cfg(feature = "breakable")]
-pub use breakable::{VARIABLE, for_executor, stands};
+pub use breakable::{VARIABLE, for_executor, names, stands};
 
 #[cfg(feature = "breakable")]
 mod breakable {
@@ -122,6 +122,12 @@ mod breakable {
         CString::new(format!("{VARIABLE}={names}")).into_iter().collect()
     }
 
+    /// All names. What is told about a wrong one has them, so none can be forgotten here.
+    pub fn names() -> Vec<String> {
+        let told = missing("none of them").err().unwrap_or_default();
+        told.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+    }
+
     fn missing(names: &str) -> Result<Vec<Wall>, String> {
         let names = names.split(',').filter(|name| !name.is_empty());
         let wall = |name: &str| {
@@ -136,5 +142,7 @@ mod breakable {
         assert_eq!(missing("seccomp,old_root"), Ok(vec![Wall::Seccomp, Wall::OldRoot]));
         assert_eq!(missing(""), Ok(vec![]));
         assert!(missing("secomp").is_err_and(|why| why.contains("seccomp")));
+        assert_eq!(names().first().map(String::as_str), Some("seccomp"));
+        assert_eq!(names().last().map(String::as_str), Some("output_pipes"));
     }
 }

@@ -57,9 +57,12 @@ fn image(folder: &Path) -> PathBuf {
         fs::create_dir_all(image.join(name)).expect("a folder of the image");
     }
     fs::copy(busybox, image.join("bin/busybox")).expect("a copy of busybox");
-    for name in ["sh", "ls", "cat", "id", "mkdir", "rm", "echo"] {
+    for name in ["sh", "ls", "cat", "id", "mkdir", "rm", "echo", "mount", "su"] {
         symlink("busybox", image.join("bin").join(name)).expect("a link to busybox");
     }
+    // Who follows it from outside gets out; from inside it leads to a folder of the image.
+    fs::create_dir(image.join("opt/outside")).expect("a folder of the image");
+    symlink("/opt/outside", image.join("out")).expect("a link that leads out");
     fs::write(image.join("bin/removable"), "x").expect("a file of the image");
     image
 }

@@ -19,7 +19,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("environment", environment),
     ("host_secrets", host_secrets),
     ("host_folders", host_folders),
-    ("host_canary_file", |arguments| found(arguments.all("canary"))),
+    ("host_canary_file", host_canary_file),
     ("host_processes", host_processes),
     ("host_name", host_name),
     ("host_users", host_users),
@@ -67,6 +67,16 @@ fn seen(path: &str) -> Outcome {
 fn found<'a>(paths: impl Iterator<Item = &'a str>) -> Outcome {
     let there = paths.filter(|path| fs::symlink_metadata(path).is_ok()).map(str::to_owned);
     Outcome::of_list("files of the machine that are there", there.collect())
+}
+
+/// Under its own path, above the root, and beneath everything that is mounted: a root that was left leaves traces.
+fn host_canary_file(arguments: &Arguments) -> Outcome {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).chain(["/..", "/proc/1/root"]);
+    let points: Vec<&str> = points.map(|point| point.trim_end_matches('/')).collect();
+    let paths: Vec<String> =
+        points.iter().flat_map(|point| arguments.all("canary").map(move |path| format!("{point}{path}"))).collect();
+    found(paths.iter().map(String::as_str))
 }
 
 fn processes() -> Vec<u32> {

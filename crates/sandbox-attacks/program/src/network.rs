@@ -171,7 +171,8 @@ fn netlink(what: &str, kind: u16, flags: u16, body: &[u8]) -> Outcome {
             error => Err(io::Error::from_raw_os_error(-error)),
         }
     };
-    Outcome::of(what, asked())
+    // Who may not is told so before anything else is looked at.
+    Outcome::of_door(what, asked())
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {

@@ -39,8 +39,15 @@ pub(super) const MOUNTS: &[Attack] = &[
         &[Capabilities, MountNamespace],
         "Changes the root below an open folder and walks up to the machine's",
     ),
+    escape("above_the_root", &[MountNamespace], "Looks above the root for the machine's"),
     escape("write_root", &[ReadOnlyRoot, Identity], "Makes files in the folders of the root file system")
         .expecting(root_may_be_writable),
+    escape(
+        "root_mounted_writable",
+        &[ReadOnlyRoot],
+        "Looks whether more than the owner of files keeps it from changing the root",
+    )
+    .expecting(root_may_be_writable),
     escape("write_system_folders", &[ReadOnlyRoot, ProcMasks, Devices], "Makes files in /dev, /proc and /sys"),
     escape(
         "preload_for_others",
@@ -155,6 +162,7 @@ pub(super) const FIRST_PROCESS: &[Attack] = &[
         &[SystemCallFilter, ExecutorHardening],
         "Has the first process's memory moved, cooled or released",
     ),
+    escape("session_of_first_process", &[ExecutorHardening], "Looks whether the first process is in a session outside"),
     escape(
         "signals_to_first_process",
         &[PidNamespace, ExecutorHardening],
@@ -240,6 +248,11 @@ pub(super) const MACHINE: &[Attack] = &[
         &[Capabilities, Devices, UserNamespace],
         "Makes a node for memory, consoles or virtual machines and opens it",
     ),
+    escape(
+        "device_files",
+        &[Devices],
+        "Makes a file for a device that everybody may name, and has the kernel look for it",
+    ),
     escape("open_host_devices", &[Devices, MountNamespace], "Opens devices of the machine"),
     escape("unexpected_devices", &[Devices], "Looks for devices beyond the usual six"),
     escape("type_into_terminal", &[SystemCallFilter], "Types into a terminal with TIOCSTI"),
@@ -249,9 +262,15 @@ pub(super) const MACHINE: &[Attack] = &[
         "Takes the console's output, and pastes with TIOCLINUX",
     ),
     escape("line_disciplines", &[SystemCallFilter], "Sets drivers for modems and buses on a terminal"),
-    escape("controlling_terminal", &[Descriptors], "Opens the terminal of whoever started the sandbox"),
+    escape(
+        "controlling_terminal",
+        &[Descriptors],
+        "Opens the terminal of whoever started the sandbox, or shares their session",
+    ),
     escape("inherited_descriptors", &[Descriptors], "Looks for files that were left open"),
     escape("standard_streams", &[Descriptors], "Looks where its standard streams lead"),
+    escape("read_own_output", &[ExecutorHardening, Identity], "Opens the pipe that its output goes to for reading")
+        .expecting(capabilities_may_be_granted),
     escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),
@@ -275,6 +294,11 @@ pub(super) const PRIVILEGES: &[Attack] = &[
         "Starts programs that are root for whoever starts them",
     ),
     escape("own_setuid_program", &[NoNewPrivileges, MountNamespace], "Makes a program setuid and starts it"),
+    escape(
+        "setuid_for_another",
+        &[NoNewPrivileges, MountNamespace],
+        "Makes a program setuid for another user and starts it",
+    ),
     escape("file_capabilities", &[Capabilities, UserNamespace], "Gives a program the capability to administer")
         .expecting(capabilities_may_be_granted),
     escape("gain_by_exec", &[NoNewPrivileges], "Looks whether starting a program may gain privileges"),

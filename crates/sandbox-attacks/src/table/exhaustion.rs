@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::{Room, Way},
-    expectation::kernel_memory,
+    expectation::{kernel_memory, own_share},
     outside::jobs,
 };
 
@@ -51,12 +51,22 @@ pub(super) const ATTACKS: &[Attack] = &[
     exhaustion("disk_on_its_way", &[DiskLimit], "Fills the disk with files that are on their way between processes"),
     exhaustion("disk_reserved", &[DiskLimit], "Reserves room on the disk without writing"),
     exhaustion("disk_sparse_then_filled", &[DiskLimit], "Fills holes in huge files"),
-    exhaustion("disk_inodes", &[DiskLimit], "Makes more empty files than the disk has room for"),
-    exhaustion("disk_attributes", &[DiskLimit], "Fills the disk with attributes of files"),
+    exhaustion("disk_inodes", &[DiskLimit], "Makes more empty files than the disk has room for")
+        .by(Way::Exhausting(Room::TinyDisk)),
+    exhaustion("disk_attributes", &[DiskLimit], "Fills the disk with attributes of files")
+        .by(Way::Exhausting(Room::TinyDisk)),
     exhaustion("disk_long_names", &[DiskLimit], "Fills a folder with long names"),
     exhaustion("open_files", &[UserLimits], "Opens files without end"),
     exhaustion("inotify_instances", &[UserLimits], "Uses up the user's file watchers"),
     exhaustion("inotify_watches", &[UserLimits], "Uses up the user's watched files"),
+    exhaustion("share_of_files", &[UserLimits], "Opens more files than a sandbox has of its user's")
+        .expecting(own_share),
+    exhaustion("share_of_signals", &[UserLimits], "Queues more signals than a sandbox has of its user's")
+        .expecting(own_share),
+    exhaustion("share_of_terminals", &[UserLimits], "Opens more terminals than a sandbox has of the machine's")
+        .expecting(own_share),
+    exhaustion("share_of_watchers", &[UserLimits], "Takes more file watchers than a sandbox has of its user's")
+        .expecting(own_share),
     exhaustion("terminals", &[UserLimits], "Uses up the machine's terminals"),
     exhaustion("queued_signals", &[UserLimits], "Uses up the user's queue of signals"),
     exhaustion("message_queues", &[UserLimits, IpcNamespace], "Uses up message queues"),

@@ -101,7 +101,7 @@ async fn a_command_that_takes_off_its_mark_is_still_ended_by_its_time_limit() {
         let leaver = std::fs::read_to_string(program.workspace().join("leaver")).unwrap();
         let begun = Instant::now();
         while is_alive(&leaver) {
-            assert!(begun.elapsed() < Duration::from_secs(5), "it got away");
+            assert!(begun.elapsed() < Duration::from_secs(20), "it got away");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(is_alive(left.text().trim()), "what an earlier command left running is not touched");
@@ -133,7 +133,7 @@ async fn a_command_whose_first_thread_has_ended_is_still_ended() {
         exec.timeout = Some(Duration::from_millis(700));
         let outcome = program.exec(&exec).await;
         assert_eq!(outcome.exit, Some(Exit::Limit(Control::Time)), "{outcome:?}");
-        assert!(outcome.elapsed < Duration::from_secs(5), "{outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(20), "{outcome:?}");
         assert!(program.workspace().join("beat").exists());
     })
     .await;

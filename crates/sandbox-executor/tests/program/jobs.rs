@@ -77,7 +77,7 @@ async fn exits_are_told_apart() {
         exec.timeout = Some(Duration::from_millis(100));
         let outcome = program.exec(&exec).await;
         assert_eq!(outcome.exit, Some(Exit::Limit(Control::Time)));
-        assert!(outcome.elapsed < Duration::from_secs(4), "{outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(30), "{outcome:?}");
         let mut exec = Exec::argv(["dd", "if=/dev/zero", "of=big", "bs=64k", "count=64"]);
         exec.limits.file_size = Some(1 << 20);
         assert_eq!(program.exec(&exec).await.exit, Some(Exit::Limit(Control::Disk)));
@@ -128,7 +128,7 @@ async fn a_whole_tree_is_killed_wherever_it_hides() {
         program.client.signal(Target::Job(follow.job()), 9).await.unwrap();
         let started = Instant::now();
         assert_eq!(Outcome::of(follow).await.exit, Some(Exit::Signal(9)));
-        assert!(started.elapsed() < Duration::from_secs(1));
+        assert!(started.elapsed() < Duration::from_secs(10));
         assert!(!is_alive(pid));
         assert!(matches!(other.next().await.unwrap(), JobEvent::Output { .. }), "another job is not touched");
         std::fs::remove_file(file).unwrap();
@@ -215,7 +215,7 @@ async fn dropping_an_attached_job_ends_it() {
         drop(attached);
         let started = Instant::now();
         while program.client.usage().await.unwrap().processes > 0 {
-            assert!(started.elapsed() < Duration::from_secs(5));
+            assert!(started.elapsed() < Duration::from_secs(20));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -241,7 +241,7 @@ async fn a_background_process_does_not_delay_the_end() {
         let job = follow.job();
         let outcome = Outcome::of(follow).await;
         assert_eq!(outcome.text(), "early\n");
-        assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
         while program.client.jobs().await.unwrap()[0].next_offset == 6 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

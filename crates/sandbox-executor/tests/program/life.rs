@@ -64,12 +64,12 @@ async fn without_a_server_the_lease_ends_it() {
     drop(other);
     let started = Instant::now();
     while program.child.try_wait().unwrap().is_none() {
-        assert!(started.elapsed() < Duration::from_secs(5), "it does not end");
+        assert!(started.elapsed() < Duration::from_secs(20), "it does not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(started.elapsed() >= lease / 2);
     while std::path::Path::new(&format!("/proc/{}", pid.trim())).exists() {
-        assert!(started.elapsed() < Duration::from_secs(5), "its processes are left");
+        assert!(started.elapsed() < Duration::from_secs(20), "its processes are left");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -4,17 +4,12 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Era, start, start_with};
 
-/// What the history holds of these events, and the counts of this server.
-async fn denied(client: &Client, session: &str) -> (Vec<Value>, Value) {
+/// The refusals in the history, once all jobs that were started have ended there, and the counts of this server.
+async fn denied(client: &Client, session: &str, jobs: usize, denials: usize) -> (Vec<Value>, Value) {
     let counts = client.ok("get_sandbox_status", json!({})).await["denials"].clone();
-    let logs = std::process::Command::new(crate::harness::BINARY)
-        .args(["logs", session, "--json"])
-        .env("WORKSPACE_BASE", client.state())
-        .output()
-        .unwrap();
-    let events = String::from_utf8(logs.stdout).unwrap();
-    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    (events.filter(|event| event["event"] == "denied").map(|event| event["denial"].clone()).collect(), counts)
+    client.history(session, "finished", jobs).await;
+    let events = client.history(session, "denied", denials).await;
+    (events.iter().filter(|event| event["event"] == "denied").map(|event| event["denial"].clone()).collect(), counts)
 }
 
 #[tokio::test]
@@ -33,9 +28,18 @@ async fn a_denied_command_is_not_run_and_says_how_to_ask() {
         denial["target"].as_str().unwrap().starts_with("sudo") && !denial["how_to_ask"].as_str().unwrap().is_empty()
     );
     assert_eq!(client.output(&session, "ls /workspace").await, "");
-    let (events, counts) = denied(&client, &session).await;
+    let (events, counts) = denied(&client, &session, 1, 1).await;
     assert_eq!(events, [denial], "the event is the same structure");
     assert_eq!(counts, json!({"command_denied": 1}));
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_told_is_run_and_says_so() {
+    let client = start().await;
+    let session = client.sandbox().await;
+    let ran = client.run(&session, "$(cat none 2>/dev/null) echo ran").await;
+    assert_eq!(ran["stdout"], "ran\n", "{ran}");
+    assert!(ran["notes"].to_string().contains("the kernel has the last word"), "{ran}");
 }
 
 #[tokio::test]
@@ -58,7 +62,7 @@ async fn file_tools_refuse_in_the_same_form() {
     let listed = client.call("list_files", json!({"session_id": session, "path": "/etc"})).await;
     let told = listed.whole["result"]["content"][1]["text"].as_str().unwrap();
     assert!(listed.is_error && told.contains("outside_places"), "{listed:?}");
-    assert_eq!(denied(&client, &session).await.1, json!({"outside_places": 3}));
+    assert_eq!(denied(&client, &session, 0, 3).await.1, json!({"outside_places": 3}));
 }
 
 #[tokio::test]
@@ -73,7 +77,7 @@ async fn a_timeout_and_a_limit_that_is_not_raised_are_told() {
     let ran = client.ok("run_command", json!({"session_id": session, "command": "sleep 60", "timeout": 1})).await;
     assert_eq!((&ran["status"], &ran["denials"][0]["reason"]), (&json!("timeout"), &json!("time_limit")), "{ran}");
     assert!(ran["denials"][0]["message"].as_str().unwrap().starts_with("killed: ran for 1"), "{ran}");
-    assert_eq!(denied(&client, session).await.1, json!({"memory_limit": 1, "time_limit": 1}));
+    assert_eq!(denied(&client, session, 1, 2).await.1, json!({"memory_limit": 1, "time_limit": 1}));
 }
 
 #[tokio::test]
@@ -95,7 +99,7 @@ async fn what_a_command_prints_is_at_most_a_hint() {
     );
     let fine = client.run(&session, "echo 'x: Network is unreachable' >&2").await;
     assert_eq!(fine["denials"], json!([]), "it did not fail");
-    assert_eq!(denied(&client, &session).await, (Vec::new(), Value::Null), "nothing that counts as a refusal");
+    assert_eq!(denied(&client, &session, 3, 0).await, (Vec::new(), Value::Null), "nothing that counts as a refusal");
 }
 
 #[tokio::test]

@@ -311,6 +311,22 @@ impl Client {
         std::iter::from_fn(|| notifications.try_recv().ok()).collect()
     }
 
+    /// What the history holds of a sandbox, once it holds so many of these. It is written in the background.
+    pub async fn history(&self, session: &str, kind: &str, count: usize) -> Vec<Value> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut logs = Command::new(BINARY);
+            logs.args(["logs", session, "--json"]).env("WORKSPACE_BASE", &self.state);
+            let told = String::from_utf8(logs.output().await.unwrap().stdout).unwrap();
+            let events: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            if events.iter().filter(|event| event["event"] == kind).count() >= count {
+                return events;
+            }
+            assert!(Instant::now() < until, "the history does not hold {count} times {kind}: {told}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Closes the input and waits for the end.
     pub async fn close(&mut self) -> std::process::ExitStatus {
         drop(self.input.lock().await.take());

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+#[path = "../support/disguise.rs"]
+mod disguise;
 mod harness;
 mod schema;
 
@@ -11,6 +13,7 @@ mod arguments;
 mod asking;
 mod commands;
 mod denials;
+mod disguises;
 mod files;
 mod happy;
 mod hostile;

@@ -27,6 +27,7 @@ const TURNS: usize = 5;
 const ATTEMPTS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures time, so it needs the machine to itself: ./test --full runs it alone"]
 async fn a_second_client_is_served_while_sandboxes_exhaust_everything() {
     let folder = tempfile::tempdir().unwrap();
     let hostile = Arc::new(start_in(folder.path(), Era::Legacy, &[]).await);

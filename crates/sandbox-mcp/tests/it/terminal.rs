@@ -236,6 +236,18 @@ fn doctor_fix_says_so_where_there_is_nothing_to_fix() {
 }
 
 #[test]
+fn doctor_attacks_its_own_sandboxes() {
+    let person = Person::new();
+    let told = person.json(&["doctor", "--attack", "--policy", "yolo-1", "--only", "mount_tmpfs"]);
+    assert_eq!(told["breaches"], 0, "{told}");
+    assert_eq!(told["policies"][0]["records"][0]["outcome"], "held", "{told}");
+    let output = person.run(&["doctor", "--attack", "--policy", "yolo-1", "--group", "network"]);
+    assert!(output.status.success() && !output.stdout.contains(&0x1b), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("All walls held"), "{output:?}");
+    assert_eq!(person.run(&["doctor", "--group", "network"]).status.code(), Some(2), "only with --attack");
+}
+
+#[test]
 fn fifty_at_once_all_work() {
     let person = Person::new();
     let children: Vec<_> = (0..50)

@@ -25,6 +25,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
             [(1, 1), (1, 2), (1, 11), (10, 200), (10, 229), (10, 232), (5, 1)].map(|id| make_device(libc::S_IFCHR, id)),
         )
     }),
+    ("device_files", device_files),
     ("open_host_devices", open_host_devices),
     ("unexpected_devices", unexpected_devices),
     ("type_into_terminal", type_into_terminal),
@@ -44,6 +45,25 @@ fn make_device(kind: u32, (major, minor): (u32, u32)) -> Outcome {
         let opened = made.and_then(|_| fs::File::open(&path));
         let _ = fs::remove_file(&path);
         Outcome::of(format!("device {major}:{minor} in {folder}"), opened)
+    });
+    Outcome::first_breach(attempts)
+}
+
+/// The one node that everybody may make, which stands for no device. Where files of devices are nothing but files it is
+/// refused; elsewhere the kernel looks for the device, and says that there is none.
+fn device_files(_: &Arguments) -> Outcome {
+    let attempts = ["/workspace", "/home/sandbox", "/tmp", "/dev/shm"].map(|folder| {
+        let path = format!("{folder}/no-device-{}", std::process::id());
+        let name = CString::new(path.clone()).unwrap_or_default();
+        let made = call(libc::SYS_mknodat, [n(libc::AT_FDCWD), Argument::Text(&name), n(libc::S_IFCHR | 0o666), n(0)]);
+        let opened = made.and_then(|_| fs::File::open(&path));
+        let _ = fs::remove_file(&path);
+        match opened {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                Outcome::BrokeThrough(format!("a file in {folder} was taken for a device: {error}"))
+            }
+            other => Outcome::of(format!("a file for device 0:0 in {folder}"), other),
+        }
     });
     Outcome::first_breach(attempts)
 }
@@ -204,8 +224,14 @@ fn line_disciplines(_: &Arguments) -> Outcome {
     }
 }
 
-/// The terminal of whoever started the sandbox.
+/// The terminal of whoever started the sandbox, or their session: one outside has no number in here.
 fn controlling_terminal(_: &Arguments) -> Outcome {
     let opened = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/tty");
-    Outcome::of("opening /dev/tty", opened)
+    let session = match (call(libc::SYS_getsid, [n(1)]), call(libc::SYS_getpgid, [n(1)])) {
+        (Ok(0), _) | (_, Ok(0)) => {
+            Outcome::BrokeThrough("the first process is in a session or group of outside".to_owned())
+        }
+        _ => Outcome::Held("the session is the sandbox's own".to_owned()),
+    };
+    Outcome::first_breach([Outcome::of("opening /dev/tty", opened), session])
 }

@@ -123,13 +123,7 @@ fn open_by_handle(_: &Arguments) -> Outcome {
     let mut mount = [0u8; 8];
     let named = call(
         libc::SYS_name_to_handle_at,
-        [
-            n(libc::AT_FDCWD),
-            Argument::Text(c"/workspace"),
-            Argument::Buffer(&mut handle),
-            Argument::Buffer(&mut mount),
-            n(0),
-        ],
+        [n(libc::AT_FDCWD), Argument::Text(c"/tmp"), Argument::Buffer(&mut handle), Argument::Buffer(&mut mount), n(0)],
     );
     let opened = call(libc::SYS_open_by_handle_at, [n(libc::AT_FDCWD), Argument::Buffer(&mut handle), n(0)]);
     Outcome::first_breach([Outcome::of("open_by_handle_at", opened), Outcome::of("name_to_handle_at", named)])

@@ -44,6 +44,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("processors_of_first_process", processors),
     ("priority_of_first_process", priority),
     ("pages_of_first_process", pages),
+    ("session_of_first_process", session),
     ("signals_to_first_process", signals),
     ("kill_everything", kill_everything),
 ];
@@ -109,7 +110,8 @@ fn program(_: &Arguments) -> Outcome {
 
 fn overwrite(_: &Arguments) -> Outcome {
     let opened = fs::OpenOptions::new().write(true).open("/proc/1/exe");
-    Outcome::of("opening /proc/1/exe for writing", opened)
+    // A program that runs is busy, which is told only to who may open it.
+    Outcome::of_door("opening /proc/1/exe for writing", opened)
 }
 
 fn namespace_name(name: &str) -> Outcome {
@@ -220,6 +222,19 @@ fn pages(_: &Arguments) -> Outcome {
     Outcome::first_breach(attempts)
 }
 
+/// Its group and its session have no number in here if they are those of somebody outside.
+fn session(_: &Arguments) -> Outcome {
+    let stat = fs::read_to_string("/proc/1/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    match (fields.get(2), fields.get(3)) {
+        (Some(&group), Some(&session)) if group == "0" || session == "0" => {
+            Outcome::BrokeThrough(format!("the first process is in group {group}, session {session}: not its own"))
+        }
+        (Some(group), Some(session)) => Outcome::Held(format!("it is in group {group}, session {session}")),
+        _ => Outcome::NotApplicable("/proc/1/stat does not tell".to_owned()),
+    }
+}
+
 /// Every signal by every way. The suite asks the executor afterwards; here it is seen whether it was stopped.
 fn signals(_: &Arguments) -> Outcome {
     let first = call(libc::SYS_pidfd_open, [n(1), n(0)]).unwrap_or(-1);
@@ -249,7 +264,7 @@ fn kill_everything(_: &Arguments) -> Outcome {
 }
 
 /// Whether it has our uid: then SECURITY.md says that its priority is not out of reach.
-fn shares_identity() -> bool {
+pub fn shares_identity() -> bool {
     let uid = |process: &str| {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         status.lines().find_map(|line| line.strip_prefix("Uid:").map(str::to_owned))

@@ -28,7 +28,9 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("make_mount_writable", make_mount_writable),
     ("pivot_root", pivot_root),
     ("chroot_walk", chroot_walk),
+    ("above_the_root", above_the_root),
     ("write_root", write_root),
+    ("root_mounted_writable", root_mounted_writable),
     ("write_system_folders", write_system_folders),
     ("preload_for_others", preload_for_others),
 ];
@@ -149,10 +151,34 @@ fn chroot_walk(_: &Arguments) -> Outcome {
     }
 }
 
+/// What the root was mounted over shows above it, unless it was taken away.
+fn above_the_root(_: &Arguments) -> Outcome {
+    let seen = fs::metadata("/").and_then(|root| Ok((root, fs::metadata("/..")?)));
+    match seen {
+        Ok((root, above)) if (root.dev(), root.ino()) != (above.dev(), above.ino()) => {
+            let entries = fs::read_dir("/..").map(|entries| entries.count());
+            Outcome::BrokeThrough(format!("/.. is another folder than /, with {entries:?} entries"))
+        }
+        Ok(_) => Outcome::Held("nothing is above the root".to_owned()),
+        Err(error) => Outcome::Held(format!("/..: {error}")),
+    }
+}
+
 fn write_root(_: &Arguments) -> Outcome {
     let folders =
         ["/", "/etc", "/usr", "/usr/bin", "/usr/lib", "/bin", "/lib", "/opt", "/run", "/var", "/home", "/root"];
     Outcome::of_list("files were made in", written(&folders))
+}
+
+/// The kernel looks at the mount before it looks at the owner: any other refusal means that only the owner is in the way.
+fn root_mounted_writable(_: &Arguments) -> Outcome {
+    let open = ["/", "/usr", "/etc", "/opt", "/var"].into_iter().filter(|folder| {
+        let path = format!("{folder}/attack-{}", std::process::id());
+        let made = fs::write(&path, "x");
+        let _ = fs::remove_file(&path);
+        !matches!(made.map_err(|error| error.raw_os_error()), Err(Some(libc::EROFS | libc::ENOENT)))
+    });
+    Outcome::of_list("folders that are not read-only", open.map(str::to_owned).collect())
 }
 
 fn write_system_folders(_: &Arguments) -> Outcome {

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::first_process::shares_identity;
 use crate::{
     Attack,
     arguments::Arguments,
@@ -16,6 +17,7 @@ use crate::{
 pub const ATTACKS: &[(&str, Attack)] = &[
     ("inherited_descriptors", inherited_descriptors),
     ("standard_streams", standard_streams),
+    ("read_own_output", read_own_output),
     ("runtime_sockets", runtime_sockets),
     ("any_socket_file", any_socket_file),
     ("socket_table", socket_table),
@@ -43,6 +45,14 @@ fn standard_streams(_: &Arguments) -> Outcome {
         (!usual).then(|| format!("{number} → {link}"))
     });
     Outcome::of_list("standard streams that lead elsewhere", odd.collect())
+}
+
+/// Whoever can read the pipe that output goes to takes from it what others wrote.
+fn read_own_output(_: &Arguments) -> Outcome {
+    if shares_identity() {
+        return Outcome::NotApplicable("the executor has the commands' uid here, as SECURITY.md says".to_owned());
+    }
+    Outcome::of("opening its own output for reading", fs::File::open("/proc/self/fd/1"))
 }
 
 fn runtime_sockets(arguments: &Arguments) -> Outcome {
@@ -114,7 +124,8 @@ fn socket_table(_: &Arguments) -> Outcome {
 }
 
 fn family(name: &str, family: i32, kind: i32) -> Outcome {
-    Outcome::of(format!("a socket of {name}"), call(libc::SYS_socket, [n(family), n(kind), n(0)]))
+    // A kernel without the family says so only where the call is let through to it.
+    Outcome::of_door(format!("a socket of {name}"), call(libc::SYS_socket, [n(family), n(kind), n(0)]))
 }
 
 fn odd_families(_: &Arguments) -> Outcome {

@@ -29,6 +29,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("setuid_programs", setuid_programs),
     ("own_setuid_program", own_setuid_program),
+    ("setuid_for_another", setuid_for_another),
     ("file_capabilities", file_capabilities),
     ("gain_by_exec", gain_by_exec),
     ("give_files_away", give_files_away),
@@ -175,6 +176,29 @@ fn own_setuid_program(_: &Arguments) -> Outcome {
     }
 }
 
+/// Root inside gives a copy of ourselves to another user and makes it setuid. Run as that user, it is not root any more.
+fn setuid_for_another(_: &Arguments) -> Outcome {
+    if !is_root() {
+        return Outcome::NotApplicable("only root inside may give files away".to_owned());
+    }
+    let path = format!("/workspace/of-another-{}", std::process::id());
+    let made = fs::copy("/proc/self/exe", &path)
+        .and_then(|_| std::os::unix::fs::chown(&path, Some(1), Some(1)))
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)))
+        .and_then(|()| Command::new(&path).arg("become_root").output());
+    let _ = fs::remove_file(&path);
+    match made {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("root inside") => {
+            Outcome::Held("a setuid copy runs as who started it".to_owned())
+        }
+        Ok(output) if output.status.success() => {
+            Outcome::BrokeThrough("a program ran as its owner, and not as who started it".to_owned())
+        }
+        Ok(output) => Outcome::Held(format!("a setuid copy did not run: {}", output.status)),
+        Err(error) => Outcome::Held(format!("a setuid copy for another user: {error}")),
+    }
+}
+
 fn file_capabilities(_: &Arguments) -> Outcome {
     let path = format!("/workspace/capable-{}", std::process::id());
     if let Err(error) = fs::write(&path, "x") {
@@ -235,7 +259,12 @@ fn protect_from_oom(_: &Arguments) -> Outcome {
     let score = |process: &str| -> Option<i32> {
         fs::read_to_string(format!("/proc/{process}/oom_score_adj")).ok()?.trim().parse().ok()
     };
-    let first = score("1").unwrap_or_default();
+    // While it starts a command it has that command's score for a moment.
+    let look = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        score("1")
+    };
+    let first = (0..20).filter_map(look).min().unwrap_or_default();
     let below = (first - 1).max(-1000);
     let set = fs::write("/proc/self/oom_score_adj", below.to_string());
     if set.is_ok() && score("self").is_some_and(|own| own < first) {

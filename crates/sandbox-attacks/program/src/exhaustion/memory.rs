@@ -45,7 +45,7 @@ fn pieces<T>(arguments: &Arguments, mut piece: impl FnMut() -> io::Result<T>) ->
             Err(error) => return Outcome::Held(format!("no more after {}: {error}", mib((kept.len() * PIECE) as u64))),
         }
     }
-    wait_for_watchers(1200);
+    wait_for_watchers(2500);
     hold_breach(format!("{} were held, {} are allowed", mib((kept.len() * PIECE) as u64), mib(limit)), kept)
 }
 
@@ -162,7 +162,7 @@ fn pipes(arguments: &Arguments) -> Outcome {
         }
         kept.push((reader, writer));
     }
-    wait_for_watchers(1200);
+    wait_for_watchers(2500);
     hold_breach(format!("pipes hold {}, {} are allowed", mib(total), mib(limit)), kept)
 }
 
@@ -191,7 +191,7 @@ fn sockets(arguments: &Arguments) -> Outcome {
         }
         kept.push((writer, reader));
     }
-    wait_for_watchers(1200);
+    wait_for_watchers(2500);
     hold_breach(format!("sockets hold {}, {} are allowed", mib(total), mib(limit)), kept)
 }
 
@@ -203,7 +203,7 @@ fn page_tables(arguments: &Arguments) -> Outcome {
     loop {
         let tables = own_tables();
         if tables > 2 * limit {
-            wait_for_watchers(1200);
+            wait_for_watchers(2500);
             return hold_breach(format!("page tables take {}, {} are allowed", mib(tables), mib(limit)), kept);
         }
         match Mapping::new(SPAN, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1) {

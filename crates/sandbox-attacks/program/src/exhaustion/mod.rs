@@ -5,6 +5,7 @@ mod disk;
 mod memory;
 mod objects;
 mod processes;
+mod shares;
 
 use std::{
     io::Write,
@@ -14,7 +15,7 @@ use std::{
 use crate::{Attack, outcome::Outcome};
 
 pub fn attacks() -> Vec<&'static [(&'static str, Attack)]> {
-    vec![disk::ATTACKS, memory::ATTACKS, objects::ATTACKS, processes::ATTACKS]
+    vec![disk::ATTACKS, memory::ATTACKS, objects::ATTACKS, processes::ATTACKS, shares::ATTACKS]
 }
 
 /// Says what is held, and holds it until the suite has looked around and ends us.

@@ -165,6 +165,8 @@ fn cpu(arguments: &Arguments, spinner: Spinner) -> Outcome {
         Outcome::BrokeThrough(detail)
     } else if processors * 1000 <= millis {
         Outcome::NotApplicable(format!("all {processors} processors that are seen may be used"))
+    } else if used < allowed / 2 {
+        Outcome::NotApplicable(format!("this machine is too busy: {detail}"))
     } else {
         Outcome::Held(detail)
     }

@@ -97,7 +97,7 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
             format!("privileges.capabilities = {}", policy.privileges.capabilities),
             "commands do not have the privilege that this needs".to_owned(),
             "Do it without: no owners, mounts, devices or clocks. yolo-4, development and build give more, in a new \
-             sandbox with an image"
+             sandbox"
                 .to_owned(),
         ),
         Wall::Network => (

@@ -96,6 +96,20 @@ mod tests {
     }
 
     #[test]
+    fn every_rule_that_a_command_breaks_is_named() {
+        let judged = judge(&Exec::shell("sudo ssh host; echo $(nc -l 1)"), &Policy::default());
+        let rules: std::collections::BTreeSet<&str> =
+            judged.objections.iter().map(|objection| objection.rule.as_str()).collect();
+        assert_eq!(rules, ["nc", "ssh", "sudo"].into(), "{judged:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_told_runs_and_says_so() {
+        let judged = judge(&Exec::shell("$(cat name) x"), &Policy::default());
+        assert!(judged.objections.is_empty() && judged.unknown.is_some(), "{judged:?}");
+    }
+
+    #[test]
     fn what_the_kernel_took_away_cannot_be_given_back() {
         let policy = Policy::preset("full_isolation").unwrap_or_default();
         let judged = judge(&Exec::argv(["/usr/bin/ssh", "host"]), &policy);

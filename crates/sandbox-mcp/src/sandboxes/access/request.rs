@@ -85,10 +85,7 @@ pub fn policy_giving(settings: &Settings, own: &Policy, gives: impl Fn(&Policy) 
     let all = settings.policies();
     let names = [own.name.as_str()].into_iter().chain(NARROW_FIRST).chain(all.iter().map(|(name, _)| name.as_str()));
     let usable = |name: &str| settings.policy_for_model(Some(name)).ok();
-    let fits = |policy: &Policy| policy.filesystem.root == Root::ReadOnly || own.filesystem.root == Root::Writable;
-    let mut found = names.filter_map(usable).filter(|policy| gives(policy)).peekable();
-    let any = found.peek().map(|policy| format!("{} (with an image)", policy.name));
-    found.find(fits).map(|policy| policy.name).or(any)
+    names.filter_map(usable).find(gives).map(|policy| policy.name)
 }
 
 /// Whether a rule is the operator's own, above every policy.
@@ -307,7 +304,7 @@ mod tests {
         assert_eq!(refused("yolo-3", AccessKind::Limit, "memory=900GiB").reason, Reason::Ceiling);
         assert_eq!(refused("yolo-3", AccessKind::Limit, "timeout=9999").reason, Reason::Ceiling);
         assert!(refused("yolo-3", AccessKind::Limit, "everything").how_to_ask.contains("timeout=900"));
-        assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4 (with an image)"));
+        assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4"));
     }
 
     #[test]
