@@ -4,8 +4,7 @@
 //! can be seen by nobody: there the disk itself is asked, see [`Ledger`].
 
 use std::{
-    collections::HashMap,
-    io,
+    fs, io,
     os::fd::BorrowedFd,
     path::Path,
     time::{Duration, Instant},
@@ -21,7 +20,7 @@ use crate::{
 
 /// Less than this is nothing.
 const NOISE: u64 = 64 << 10;
-const AT_LEAST: Duration = Duration::from_secs(5);
+const AT_LEAST: Duration = Duration::from_secs(2);
 /// Space that stays free on the file system with the sandboxes.
 const FREE_FLOOR: u64 = 256 << 20;
 
@@ -43,6 +42,14 @@ pub fn look(folder: &Path, proc: Option<BorrowedFd<'_>>) -> Look {
     let named = ["workspace", "home", "upper"].map(|name| tree::size(&folder.join(name)));
     let size = named.into_iter().try_fold(bytes, |sum, size| Ok(sum.saturating_add(size?)));
     Look { size, unseen }
+}
+
+/// Bytes of sandboxes that are not looked at: ended ones, other servers' ones, and what is about to be removed.
+pub fn rest(state: &Path, looked_at: &[&Path]) -> u64 {
+    let entries = ["sandboxes", "trash"].into_iter().filter_map(|name| fs::read_dir(state.join(name)).ok());
+    let others =
+        entries.flatten().flatten().map(|entry| entry.path()).filter(|path| !looked_at.contains(&path.as_path()));
+    others.map(|path| tree::size(&path).unwrap_or(0)).fold(0, u64::saturating_add)
 }
 
 impl Look {
@@ -105,29 +112,25 @@ impl Free {
     }
 }
 
-/// What free space and the files of all sandboxes come to together. That becomes less only when somebody else writes,
+/// What free space and the files of all sandboxes, also of those that have ended, come to together. That becomes less only when somebody else writes,
 /// or when a sandbox keeps files that are not seen: so while one does, all that goes missing is counted as its own. What
 /// others remove meanwhile does not make up for it.
 #[derive(Debug, Default)]
 pub struct Ledger {
     together: Option<u64>,
     missing: u64,
-    sizes: HashMap<u64, u64>,
 }
 
 impl Ledger {
-    /// Who has to stop, and why, given a look at each sandbox with its limit.
-    pub fn judge(&mut self, free: Free, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
-        let sizes: HashMap<u64, u64> = looks.iter().map(|(token, look, _)| (*token, look.size.unwrap_or(0))).collect();
-        // The files of a sandbox that has ended are removed when there is time.
-        let gone: u64 = self.sizes.iter().filter(|(token, _)| !sizes.contains_key(token)).map(|(_, size)| size).sum();
-        let now = sizes.values().fold(free.0, |sum, size| sum.saturating_add(*size));
-        let before = self.together.map_or(now, |together| together.saturating_sub(gone));
+    /// Who has to stop, and why, given a look at each sandbox with its limit, and the size of the rest.
+    pub fn judge(&mut self, free: Free, rest: u64, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
+        let sizes = looks.iter().map(|(_, look, _)| look.size.unwrap_or(0));
+        let now = sizes.fold(free.0.saturating_add(rest), u64::saturating_add);
+        let before = self.together.unwrap_or(now);
         let anybody = looks.iter().any(|(_, look, _)| look.unseen);
         self.missing = if anybody { self.missing.saturating_add(before.saturating_sub(now)) } else { 0 };
         let missing = self.missing;
         self.together = Some(now);
-        self.sizes = sizes;
         let largest = looks.iter().map(|(token, look, _)| (look.bytes(), *token)).max();
         let verdict = |(token, look, limit): &(u64, Look, Option<Bytes>)| {
             let limit = (*limit)?.0;
@@ -169,21 +172,21 @@ mod tests {
     fn who_is_over_stops() {
         let mut ledger = Ledger::default();
         let looks = [(1, look(101, false), LIMIT), (2, look(100, false), LIMIT), (3, look(999, false), None)];
-        assert_eq!(ledger.judge(FREE, &looks), [(1, over(101))]);
+        assert_eq!(ledger.judge(FREE, 0, &looks), [(1, over(101))]);
     }
 
     #[test]
     fn what_is_missing_counts_against_who_keeps_what_is_not_seen() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.judge(FREE, &[(1, look(90, false), LIMIT), (2, look(5, false), LIMIT)]), []);
+        assert_eq!(ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT), (2, look(5, false), LIMIT)]), []);
         // The 90 went out of sight, and then 20 more.
         let looks = |size| [(1, look(size, true), LIMIT), (2, look(5, false), LIMIT)];
-        assert_eq!(ledger.judge(FREE, &looks(0)), []);
+        assert_eq!(ledger.judge(FREE, 0, &looks(0)), []);
         // What somebody else removes does not help.
-        assert_eq!(ledger.judge(Free(FREE.0 + 500), &looks(0)), []);
-        assert_eq!(ledger.judge(Free(FREE.0 + 480), &looks(0)), [(1, over(110))]);
+        assert_eq!(ledger.judge(Free(FREE.0 + 500), 0, &looks(0)), []);
+        assert_eq!(ledger.judge(Free(FREE.0 + 480), 0, &looks(0)), [(1, over(110))]);
         assert_eq!(
-            ledger.judge(FREE, &looks(5).map(|(token, found, limit)| (token, look(found.bytes(), false), limit))),
+            ledger.judge(FREE, 0, &looks(5).map(|(token, found, limit)| (token, look(found.bytes(), false), limit))),
             []
         );
     }
@@ -191,11 +194,13 @@ mod tests {
     #[test]
     fn what_others_write_counts_against_nobody() {
         let mut ledger = Ledger::default();
-        ledger.judge(FREE, &[(1, look(90, false), LIMIT)]);
-        assert_eq!(ledger.judge(Free(FREE.0 - 10_000), &[(1, look(90, false), LIMIT)]), []);
+        ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge(Free(FREE.0 - 10_000), 0, &[(1, look(90, false), LIMIT)]), []);
         // Nor what a sandbox that has ended leaves until it is removed.
-        ledger.judge(FREE, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
-        assert_eq!(ledger.judge(FREE, &[(1, look(90, true), LIMIT)]), []);
+        ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge(FREE, 90, &[(1, look(90, true), LIMIT)]), []);
+        // When it is removed, that does not hide what goes missing at the same time.
+        assert_eq!(ledger.judge(Free(FREE.0 + 90 - 20), 0, &[(1, look(90, true), LIMIT)]), [(1, over(110))]);
     }
 
     #[test]
@@ -206,7 +211,7 @@ mod tests {
         assert!(occasion.is_now(Free(FREE.0 - NOISE - 1), now));
         assert!(!occasion.is_now(Free(FREE.0), now));
         assert!(occasion.is_now(Free(FREE.0), now + AT_LEAST * 2));
-        occasion.passed(now, Duration::from_secs(2));
+        occasion.passed(now, Duration::from_millis(500));
         assert!(
             !occasion.is_now(Free(FREE.0), now + AT_LEAST * 2) && occasion.is_now(Free(FREE.0), now + AT_LEAST * 8)
         );
@@ -216,7 +221,7 @@ mod tests {
     fn with_no_space_left_the_largest_stops() {
         let looks = [(1, look(10, false), LIMIT), (2, look(20, false), LIMIT)];
         assert_eq!(
-            Ledger::default().judge(Free(0), &looks),
+            Ledger::default().judge(Free(0), 0, &looks),
             [(2, Stop { used: Some(20), trouble: Some(DiskTrouble::DiskFull) })]
         );
     }

@@ -407,8 +407,10 @@ impl Launcher {
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                let live = tokens.iter().filter_map(|token| self.live.get(token));
-                let looks: Vec<Look> = live.map(Live::look_at_files).collect();
+                let live: Vec<&Live> = tokens.iter().filter_map(|token| self.live.get(token)).collect();
+                let folders: Vec<&Path> = live.iter().map(|live| live.folder.as_path()).collect();
+                let looks: Vec<Look> = live.into_iter().map(Live::look_at_files).collect();
+                let looks = (disk::rest(&self.host.state, &folders), looks);
                 // A pipe holds the answers for thousands of sandboxes, so this waits for nobody.
                 let _ = rustix::io::write(&answer_inside, &rmp_serde::to_vec(&looks).unwrap_or_default());
                 sys::exit_now(0)
@@ -424,14 +426,14 @@ impl Launcher {
     fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: Free) {
         let mut buffer = vec![0; 64 << 10];
         let length = rustix::io::read(answer, &mut buffer).unwrap_or(0);
-        let looks: Vec<Look> = rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();
+        let (rest, looks): (u64, Vec<Look>) = rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();
         // Those that ended meanwhile have nothing left to stop.
         let alive = |(token, look): (&u64, Look)| {
             let limit = self.live.get(token)?.supervisor.as_ref()?.disk();
             Some((*token, look, limit))
         };
         let looks: Vec<_> = tokens.iter().zip(looks).filter_map(alive).collect();
-        for (token, stop) in self.disk.ledger.judge(free, &looks) {
+        for (token, stop) in self.disk.ledger.judge(free, rest, &looks) {
             if let Some(supervisor) = self.live.get_mut(&token).and_then(|live| live.supervisor.as_mut()) {
                 supervisor.stop_writing(stop);
             }

@@ -123,7 +123,7 @@ impl Disk {
         }
         let look = disk::look(&plan.folder, Some(supervisor.proc()));
         self.occasion.passed(now, now.elapsed());
-        for (_, stop) in self.ledger.judge(free, &[(0, look, supervisor.disk())]) {
+        for (_, stop) in self.ledger.judge(free, 0, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);
         }
     }
