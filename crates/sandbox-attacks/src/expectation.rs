@@ -23,6 +23,33 @@ pub fn held(_: &Facts) -> Expected {
     Expected::Held
 }
 
+/// The kernel has no way to keep it from commands, and SECURITY.md says so. It is shown all the same.
+pub fn unpromised(_: &Facts) -> Expected {
+    Expected::Unpromised
+}
+
+/// What only another user than the executor's is refused.
+pub fn another_user(facts: &Facts) -> Expected {
+    held_if(identity(facts).contains("is another user"))
+}
+
+/// A pipe that somebody else made: out of reach for another user who may not pass by the owners of files.
+pub fn own_output(facts: &Facts) -> Expected {
+    match capabilities_may_be_granted(facts) {
+        Expected::Granted => Expected::Granted,
+        _ => another_user(facts),
+    }
+}
+
+/// What the kernel counts for the commands' user.
+pub fn own_user(facts: &Facts) -> Expected {
+    held_if(identity(facts).contains("no other sandbox has the commands' user"))
+}
+
+fn identity(facts: &Facts) -> &str {
+    facts.enforcement.0.get(&Control::ExecutorIdentity).map_or("", |holding| &holding.by)
+}
+
 /// Changing the root file system.
 pub fn root_may_be_writable(facts: &Facts) -> Expected {
     let filesystem = &facts.spec.policy.filesystem;
@@ -53,17 +80,21 @@ pub fn network_may_be_public(facts: &Facts) -> Expected {
 /// Memory that the kernel itself uses for a sandbox counts only where the kernel holds the limit.
 pub fn kernel_memory(facts: &Facts) -> Expected {
     let held = facts.enforcement.0.get(&Control::Memory).map(|holding| holding.held);
-    if held == Some(Held::Kernel) { Expected::Held } else { Expected::Unpromised }
+    held_if(held == Some(Held::Kernel))
 }
 
 /// A share of its own of what the kernel counts for a user: only the embedded backend gives one.
 pub fn own_share(facts: &Facts) -> Expected {
-    if facts.backend == "linux" { Expected::Held } else { Expected::Unpromised }
+    held_if(facts.backend == "linux")
 }
 
 /// Files that one process may open on the embedded backend: fewer where memory is summed over processes.
 pub fn open_files(facts: &Facts) -> u64 {
     if kernel_memory(facts) == Expected::Held { 65_536 } else { 4096 }
+}
+
+fn held_if(promised: bool) -> Expected {
+    if promised { Expected::Held } else { Expected::Unpromised }
 }
 
 fn granted_if(granted: bool) -> Expected {

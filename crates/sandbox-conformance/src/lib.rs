@@ -76,7 +76,7 @@ fn cases() -> Vec<Case> {
         programs: denied_programs_are_gone, denied_links_of_an_image_are_gone, only_listed_programs_are_executed,
             a_list_comes_with_what_its_programs_need;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count,
-            files_that_only_a_map_or_a_thread_keeps_count, many_empty_files_count,
+            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count, many_empty_files_count,
             memory_of_a_process_that_lost_its_first_thread_is_held, the_end_by_a_limit_is_told_with_numbers, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,

@@ -59,6 +59,10 @@ pub struct Boot {
     pub process_memory: Option<Bytes>,
     /// Largest file that any command may write.
     pub file_size: Option<Bytes>,
+    /// Descriptors that a command may have, and how many it may ask for. The executor keeps what it was given, which is
+    /// more: where the kernel counts what is on its way for several sandboxes together, it still gets its own through.
+    #[serde(default)]
+    pub descriptors: Option<(u64, u64)>,
     /// How to tell an out-of-memory kill from another.
     pub oom: OomCounter,
     /// Whether the kernel counts processes that it refused, as a file of `key value` lines; the line `max` counts.

@@ -40,6 +40,7 @@ pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
     networks: Vec<OwnedFd>,
+    own_network: OwnNetwork,
     filters: Filters,
 }
 
@@ -83,16 +84,22 @@ impl Nursery {
     /// Prepares what can be prepared, for sandboxes that this program is executed in.
     pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { executor, null, networks: Vec::new(), filters: Filters::default() })
+        Ok(Self {
+            executor,
+            null,
+            networks: Vec::new(),
+            own_network: OwnNetwork::NeverLeft,
+            filters: Filters::default(),
+        })
     }
 
-    /// Makes one more network namespace if there is room. The launcher needs none itself, so it just moves on to it.
+    /// Makes one more network namespace if there is room.
     pub fn stock_network(&mut self) -> io::Result<Stocked> {
         if self.networks.len() >= POOL || !wall::stands(Wall::Network) {
             return Ok(Stocked::Full);
         }
-        let network = new_network()?;
-        self.networks.push(network);
+        self.networks.push(self.own_network.leave(new_network)?);
+        self.own_network.return_to()?;
         Ok(Stocked::More)
     }
 
@@ -103,6 +110,7 @@ impl Nursery {
     }
 
     fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup, bwrap: Option<&Path>) -> Result<Newborn, BirthError> {
+        self.own_network.return_to().map_err(BirthError::at("leaving the network namespace of the last sandbox"))?;
         let listener = match plan.boot.attachment {
             Attachment::Listen => Some(listen(&plan.folder).map_err(BirthError::at("listening"))?),
             _ => None,
@@ -133,7 +141,8 @@ impl Nursery {
             }
             None => {
                 if wall::stands(Wall::Network) {
-                    enter_network(&mut self.networks).map_err(BirthError::at("making a network namespace"))?;
+                    let entered = self.own_network.leave(|| enter_network(&mut self.networks));
+                    entered.map_err(BirthError::at("making a network namespace"))?;
                 }
                 let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
                 baggage.boot = Some(boot.as_fd());
@@ -143,6 +152,39 @@ impl Nursery {
         let mut cgroup = cgroup;
         cgroup.settle();
         Ok(Newborn { process, cgroup, contact: Contact { status, sync, verdicts } })
+    }
+}
+
+/// The network namespace that the launcher makes its sockets in: a sandbox sees all that are made in its own.
+enum OwnNetwork {
+    /// The one that it was started in. An ordinary user may leave that but not return.
+    NeverLeft,
+    /// One that it made since.
+    Made { network: OwnedFd, away: bool },
+    /// None: it is in a sandbox's.
+    Lost,
+}
+
+impl OwnNetwork {
+    /// Does what leads elsewhere.
+    fn leave<T>(&mut self, go: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Self::Made { away, .. } => *away = true,
+            Self::NeverLeft | Self::Lost => *self = Self::Lost,
+        }
+        go()
+    }
+
+    fn return_to(&mut self) -> io::Result<()> {
+        match self {
+            Self::NeverLeft | Self::Made { away: false, .. } => {}
+            Self::Made { network, away } => {
+                move_into_network(network)?;
+                *away = false;
+            }
+            Self::Lost => *self = Self::Made { network: new_network()?, away: false },
+        }
+        Ok(())
     }
 }
 
@@ -178,9 +220,7 @@ pub fn end(pidfd: &OwnedFd) {
 /// the slowest part of a birth, and is done ahead of time.
 fn enter_network(stock: &mut Vec<OwnedFd>) -> io::Result<()> {
     match stock.pop() {
-        Some(network) => {
-            Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
-        }
+        Some(network) => move_into_network(&network),
         None => new_network().map(drop),
     }
 }
@@ -255,6 +295,10 @@ pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 
 fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+fn move_into_network(network: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 fn new_network() -> io::Result<OwnedFd> {

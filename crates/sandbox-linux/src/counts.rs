@@ -13,6 +13,9 @@ pub const TERMINALS: u32 = 64;
 /// What programs are used to. They may ask for more up to the hard limit.
 const USUAL_DESCRIPTORS: u64 = 4096;
 const MOST_DESCRIPTORS: u64 = 65_536;
+/// What the executor has more than commands. The kernel refuses to pass descriptors when more of the user's are on their
+/// way than the sender may have open, so commands of the same user cannot cut it off.
+const EXECUTORS_DESCRIPTORS: u64 = 4096;
 /// Enough for timers and real-time signals of real programs.
 const LEAST_SIGNALS: u64 = 1024;
 
@@ -23,7 +26,7 @@ pub struct Counts {
     pub inotify: Inotify,
     /// Signals that wait to be delivered, of all its processes.
     pub queued_signals: u64,
-    /// Open files of each process. What waits in pipes and sockets is memory that no process has, so where memory is
+    /// Open files of each command. What waits in pipes and sockets is memory that no process has, so where memory is
     /// summed over processes there are fewer.
     pub descriptors: u64,
 }
@@ -74,13 +77,19 @@ impl Counts {
         counts
     }
 
-    /// Limits that this process and all after it have, where a limit by the kernel's count is enough.
+    /// For each command: what it has, and what it may ask for.
+    pub fn descriptors_of_commands(&self) -> Option<(u64, u64)> {
+        wall::stands(Wall::Descriptors).then_some((USUAL_DESCRIPTORS, self.descriptors))
+    }
+
+    /// Limits that the executor and all after it have, where a limit by the kernel's count is enough.
     pub fn limit_process(&self) -> io::Result<()> {
         if wall::stands(Wall::QueuedSignals) {
             limit(Resource::Sigpending, self.queued_signals, self.queued_signals)?;
         }
         if wall::stands(Wall::Descriptors) {
-            limit(Resource::Nofile, USUAL_DESCRIPTORS, self.descriptors)?;
+            let most = self.descriptors + EXECUTORS_DESCRIPTORS;
+            limit(Resource::Nofile, most, most)?;
         }
         Ok(())
     }

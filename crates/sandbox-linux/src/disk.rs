@@ -69,11 +69,12 @@ pub struct Stop {
 }
 
 /// Free space where sandboxes keep their files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Free(pub u64);
 
 /// When to measure files again: when the disk has filled since. What others remove may hide that, so from time to time
-/// anyway, as long as it costs a twentieth of a processor at most.
+/// anyway, as long as it costs a twentieth of a processor at most; or half of one while a sandbox keeps files that are not
+/// seen, which only several looks tell from what others do.
 #[derive(Debug)]
 pub struct Occasion {
     free: u64,
@@ -93,9 +94,9 @@ impl Occasion {
         filled || free.is_too_little() || now >= self.again
     }
 
-    /// Files were measured, which took so long.
-    pub fn passed(&mut self, now: Instant, took: Duration) {
-        self.again = now + AT_LEAST.max(took * 20);
+    /// Files were measured, which took so long, and were they all seen?
+    pub fn passed(&mut self, now: Instant, took: Duration, seen: bool) {
+        self.again = now + if seen { AT_LEAST.max(took * 20) } else { took * 2 };
     }
 }
 
@@ -112,25 +113,33 @@ impl Free {
     }
 }
 
-/// What free space and the files of all sandboxes, also of those that have ended, come to together. That becomes less only when somebody else writes,
-/// or when a sandbox keeps files that are not seen: so while one does, all that goes missing is counted as its own. What
-/// others remove meanwhile does not make up for it.
+/// What free space and the files of all sandboxes, also of those that have ended, come to together. That becomes less
+/// only when somebody else writes, or when a sandbox keeps files that are not seen: so while one does, all that goes
+/// missing is counted as its own. What others remove meanwhile does not make up for it.
 #[derive(Debug, Default)]
 pub struct Ledger {
     together: Option<u64>,
     missing: u64,
+    unseen: bool,
 }
 
 impl Ledger {
-    /// Who has to stop, and why, given a look at each sandbox with its limit, and the size of the rest.
-    pub fn judge(&mut self, free: Free, rest: u64, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
-        let sizes = looks.iter().map(|(_, look, _)| look.size.unwrap_or(0));
-        let now = sizes.fold(free.0.saturating_add(rest), u64::saturating_add);
-        let before = self.together.unwrap_or(now);
-        let anybody = looks.iter().any(|(_, look, _)| look.unseen);
-        self.missing = if anybody { self.missing.saturating_add(before.saturating_sub(now)) } else { 0 };
+    /// Whether all files were seen at the last look.
+    pub fn saw_all(&self) -> bool {
+        !self.unseen
+    }
+
+    /// Who has to stop, and why, given a look at each sandbox with its limit, the size of the rest, and what was free before
+    /// and after looking. What others do meanwhile makes that uncertain; it is taken as if it were hidden.
+    pub fn judge(&mut self, free: [Free; 2], rest: u64, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
+        let sizes = looks.iter().map(|(_, look, _)| look.size.unwrap_or(0)).fold(rest, u64::saturating_add);
+        let [least, most] = [free[0].min(free[1]), free[0].max(free[1])].map(|free| free.0.saturating_add(sizes));
+        let hidden = self.together.map_or(0, |before| before.saturating_sub(least));
+        self.together = Some(most);
+        self.unseen = looks.iter().any(|(_, look, _)| look.unseen);
+        self.missing = if self.unseen { self.missing.saturating_add(hidden) } else { 0 };
         let missing = self.missing;
-        self.together = Some(now);
+        let full = free[1].is_too_little();
         let largest = looks.iter().map(|(token, look, _)| (look.bytes(), *token)).max();
         let verdict = |(token, look, limit): &(u64, Look, Option<Bytes>)| {
             let limit = (*limit)?.0;
@@ -142,7 +151,7 @@ impl Ledger {
                     Some(over(size.saturating_add(missing)))
                 }
                 // With no space left for anybody, who holds the most has to stop.
-                Ok(size) if free.is_too_little() && largest == Some((size, *token)) => {
+                Ok(size) if full && largest == Some((size, *token)) => {
                     Some(Stop { used: Some(size), trouble: Some(DiskTrouble::DiskFull) })
                 }
                 Ok(_) => None,
@@ -172,21 +181,25 @@ mod tests {
     fn who_is_over_stops() {
         let mut ledger = Ledger::default();
         let looks = [(1, look(101, false), LIMIT), (2, look(100, false), LIMIT), (3, look(999, false), None)];
-        assert_eq!(ledger.judge(FREE, 0, &looks), [(1, over(101))]);
+        assert_eq!(ledger.judge([FREE; 2], 0, &looks), [(1, over(101))]);
     }
 
     #[test]
     fn what_is_missing_counts_against_who_keeps_what_is_not_seen() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT), (2, look(5, false), LIMIT)]), []);
+        assert_eq!(ledger.judge([FREE; 2], 0, &[(1, look(90, false), LIMIT), (2, look(5, false), LIMIT)]), []);
         // The 90 went out of sight, and then 20 more.
         let looks = |size| [(1, look(size, true), LIMIT), (2, look(5, false), LIMIT)];
-        assert_eq!(ledger.judge(FREE, 0, &looks(0)), []);
+        assert_eq!(ledger.judge([FREE; 2], 0, &looks(0)), []);
         // What somebody else removes does not help.
-        assert_eq!(ledger.judge(Free(FREE.0 + 500), 0, &looks(0)), []);
-        assert_eq!(ledger.judge(Free(FREE.0 + 480), 0, &looks(0)), [(1, over(110))]);
+        assert_eq!(ledger.judge([Free(FREE.0 + 500); 2], 0, &looks(0)), []);
+        assert_eq!(ledger.judge([Free(FREE.0 + 480); 2], 0, &looks(0)), [(1, over(110))]);
         assert_eq!(
-            ledger.judge(FREE, 0, &looks(5).map(|(token, found, limit)| (token, look(found.bytes(), false), limit))),
+            ledger.judge(
+                [FREE; 2],
+                0,
+                &looks(5).map(|(token, found, limit)| (token, look(found.bytes(), false), limit))
+            ),
             []
         );
     }
@@ -194,13 +207,20 @@ mod tests {
     #[test]
     fn what_others_write_counts_against_nobody() {
         let mut ledger = Ledger::default();
-        ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT)]);
-        assert_eq!(ledger.judge(Free(FREE.0 - 10_000), 0, &[(1, look(90, false), LIMIT)]), []);
+        ledger.judge([FREE; 2], 0, &[(1, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge([Free(FREE.0 - 10_000); 2], 0, &[(1, look(90, false), LIMIT)]), []);
         // Nor what a sandbox that has ended leaves until it is removed.
-        ledger.judge(FREE, 0, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
-        assert_eq!(ledger.judge(FREE, 90, &[(1, look(90, true), LIMIT)]), []);
+        ledger.judge([FREE; 2], 0, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
+        assert_eq!(ledger.judge([FREE; 2], 90, &[(1, look(90, true), LIMIT)]), []);
+        // What others write while files are measured may as well have been hidden before.
+        let looks = [(1, look(0, true), LIMIT)];
+        ledger = Ledger::default();
+        ledger.judge([FREE, Free(FREE.0 - 200)], 0, &[(1, look(0, false), LIMIT)]);
+        assert_eq!(ledger.judge([Free(FREE.0 - 200); 2], 0, &looks), [(1, over(200))]);
+        ledger = Ledger::default();
+        ledger.judge([FREE; 2], 90, &[(1, look(90, true), LIMIT)]);
         // When it is removed, that does not hide what goes missing at the same time.
-        assert_eq!(ledger.judge(Free(FREE.0 + 90 - 20), 0, &[(1, look(90, true), LIMIT)]), [(1, over(110))]);
+        assert_eq!(ledger.judge([Free(FREE.0 + 90 - 20); 2], 0, &[(1, look(90, true), LIMIT)]), [(1, over(110))]);
     }
 
     #[test]
@@ -211,7 +231,9 @@ mod tests {
         assert!(occasion.is_now(Free(FREE.0 - NOISE - 1), now));
         assert!(!occasion.is_now(Free(FREE.0), now));
         assert!(occasion.is_now(Free(FREE.0), now + AT_LEAST * 2));
-        occasion.passed(now, Duration::from_millis(500));
+        occasion.passed(now, Duration::from_millis(500), false);
+        assert!(occasion.is_now(Free(FREE.0), now + Duration::from_secs(1)));
+        occasion.passed(now, Duration::from_millis(500), true);
         assert!(
             !occasion.is_now(Free(FREE.0), now + AT_LEAST * 2) && occasion.is_now(Free(FREE.0), now + AT_LEAST * 8)
         );
@@ -221,7 +243,7 @@ mod tests {
     fn with_no_space_left_the_largest_stops() {
         let looks = [(1, look(10, false), LIMIT), (2, look(20, false), LIMIT)];
         assert_eq!(
-            Ledger::default().judge(Free(0), 0, &looks),
+            Ledger::default().judge([Free(0); 2], 0, &looks),
             [(2, Stop { used: Some(20), trouble: Some(DiskTrouble::DiskFull) })]
         );
     }

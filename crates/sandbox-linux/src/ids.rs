@@ -25,38 +25,69 @@ pub enum IdSource {
     Single,
 }
 
-/// One line of an id map: so many ids from `inside` on are those from `outside` on, as the launcher counts.
+/// An id map: so many ids from `inside` on are those from `outside` on, as the launcher counts; but the commands' user
+/// may be another one outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see user_namespaces(7)")]
 pub struct IdMap {
     pub inside: u32,
     pub outside: u32,
     pub count: u32,
+    /// Who [`SANDBOX_ID`] is outside, where that is this sandbox's alone. It is one of the ids of the map, and stands for
+    /// nobody else inside.
+    pub own_user: Option<u32>,
 }
 
 impl IdMap {
     /// The map for a sandbox; `slot` is its place among ranges, `inside` the only id where there is one.
     pub fn new(source: IdSource, slot: u32, inside: u32) -> Self {
+        let map = |inside, outside, count| Self { inside, outside, count, own_user: None };
         match source {
-            IdSource::Ranges => Self { inside: 0, outside: FIRST_RANGE + (slot % SLOTS) * RANGE, count: RANGE },
-            IdSource::Subordinate { count } => Self { inside: 0, outside: 0, count: count + 1 },
-            IdSource::Single => Self { inside, outside: 0, count: 1 },
+            IdSource::Ranges => map(0, FIRST_RANGE + (slot % SLOTS) * RANGE, RANGE),
+            IdSource::Subordinate { count } => map(0, 0, count + 1),
+            IdSource::Single => map(inside, 0, 1),
         }
+    }
+
+    /// Where all sandboxes have the same ids: gives this one's commands a user of their own.
+    pub fn with_own_user(self, slot: u32) -> Self {
+        let first = SANDBOX_ID + 1;
+        let shared = self.outside == 0 && self.count > first;
+        Self { own_user: shared.then(|| first + slot % (self.count - first)), ..self }
+    }
+
+    /// Whether no other sandbox has this user, who is there inside.
+    pub fn is_own(&self, id: u32) -> bool {
+        self.outside != 0 || (id == SANDBOX_ID && self.own_user.is_some())
     }
 
     /// What an id inside is for the launcher.
     pub fn outside(&self, id: u32) -> u32 {
-        self.outside + (id - self.inside).min(self.count - 1)
+        match self.own_user {
+            Some(own) if id == SANDBOX_ID => own,
+            _ => self.outside + (id - self.inside).min(self.count - 1),
+        }
     }
 
     /// As the kernel reads it from `uid_map`. A line must not span two lines of the map above it, and in a launcher's
     /// own user namespace id 0 is the user and the others are subordinate: so 0 always has a line of its own there.
     pub fn lines(&self) -> String {
-        let Self { inside, outside, count } = *self;
-        if outside == 0 && count > 1 {
-            format!("{inside} 0 1\n{} 1 {}\n", inside + 1, count - 1)
-        } else {
-            format!("{inside} {outside} {count}\n")
+        let Self { inside, outside, count, own_user } = *self;
+        let line = |from: u32, to: u32| match to.saturating_sub(from) {
+            0 => String::new(),
+            length => format!("{} {} {length}\n", inside + from, outside + from),
+        };
+        match own_user {
+            _ if outside != 0 || count == 1 => line(0, count),
+            None => line(0, 1) + &line(1, count),
+            Some(own) => [
+                line(0, 1),
+                line(1, SANDBOX_ID),
+                format!("{SANDBOX_ID} {own} 1\n"),
+                line(SANDBOX_ID + 1, own),
+                line(own + 1, count),
+            ]
+            .concat(),
         }
     }
 }
@@ -77,5 +108,22 @@ mod tests {
     fn the_only_id_is_the_launchers_own() {
         let map = IdMap::new(IdSource::Single, 9, SANDBOX_ID);
         assert_eq!((map.outside(SANDBOX_ID), map.lines().as_str()), (0, "1000 0 1\n"));
+        assert_eq!(map.with_own_user(9), map);
+        assert!(!map.is_own(SANDBOX_ID));
+    }
+
+    #[test]
+    fn with_subordinate_ids_commands_are_nobody_elses_user() {
+        let map = IdMap::new(IdSource::Subordinate { count: 2000 }, 0, SANDBOX_ID);
+        assert_eq!(map.lines(), "0 0 1\n1 1 2000\n");
+        let (one, two) = (map.with_own_user(4), map.with_own_user(5));
+        assert_eq!(one.lines(), "0 0 1\n1 1 999\n1000 1005 1\n1001 1001 4\n1006 1006 995\n");
+        assert_eq!((one.outside(SANDBOX_ID), two.outside(SANDBOX_ID), one.outside(0)), (1005, 1006, 0));
+        assert!(one.is_own(SANDBOX_ID) && !one.is_own(0) && !map.is_own(SANDBOX_ID));
+        // The first and the last of those to choose from.
+        assert_eq!(map.with_own_user(0).lines(), "0 0 1\n1 1 999\n1000 1001 1\n1002 1002 999\n");
+        assert_eq!(map.with_own_user(999).lines(), "0 0 1\n1 1 999\n1000 2000 1\n1001 1001 999\n");
+        let few = IdMap::new(IdSource::Subordinate { count: 1000 }, 0, SANDBOX_ID);
+        assert_eq!(few.with_own_user(7), few);
     }
 }

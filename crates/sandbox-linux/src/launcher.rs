@@ -154,6 +154,8 @@ struct DiskWatch {
     due: Instant,
     occasion: Occasion,
     began: Instant,
+    /// When it began.
+    free: Free,
     ledger: Ledger,
     running: Option<(OwnedFd, OwnedFd, Vec<u64>)>,
 }
@@ -167,6 +169,7 @@ impl Launcher {
             due: now + DISK_EVERY,
             occasion: Occasion::new(),
             began: now,
+            free: Free(0),
             ledger: Ledger::default(),
             running: None,
         };
@@ -396,13 +399,13 @@ impl Launcher {
                 self.disk.running = Some((pidfd, answer, tokens));
                 return;
             }
-            self.disk.occasion.passed(now, now - self.disk.began);
-            self.judge_disk(&answer, &tokens, space);
+            self.judge_disk(&answer, &tokens, [self.disk.free, space]);
+            self.disk.occasion.passed(now, now - self.disk.began, self.disk.ledger.saw_all());
         }
         if !self.disk.occasion.is_now(space, now) {
             return;
         }
-        self.disk.began = now;
+        (self.disk.began, self.disk.free) = (now, space);
         let tokens: Vec<u64> = self.live.keys().copied().collect();
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
@@ -423,7 +426,7 @@ impl Launcher {
         }
     }
 
-    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: Free) {
+    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: [Free; 2]) {
         let mut buffer = vec![0; 64 << 10];
         let length = rustix::io::read(answer, &mut buffer).unwrap_or(0);
         let (rest, looks): (u64, Vec<Look>) = rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use sandbox_core::{
-    Bytes, Control, Enforcement, Held, Result, SandboxSpec,
+    Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
     policy::{Capabilities, DeniedPrograms, Root, User},
 };
 use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
@@ -242,13 +242,10 @@ pub fn plan(
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    let user = match policy.privileges.user {
-        User::Sandbox => SANDBOX_ID,
-        User::Root => 0,
-    };
-    let ids = IdMap::new(host.ids, slot, user);
+    let user = user_id(spec);
+    let ids = id_map(spec, host, slot, user);
     let single = host.ids == IdSource::Single;
-    let (mut enforcement, watch) = holdings(spec, host);
+    let (mut enforcement, watch) = holdings(spec, host, &ids);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     let label = host.security.choose(spec, &mut enforcement);
     hold_commands(&mut enforcement, spec, host, prepared);
@@ -315,6 +312,7 @@ pub fn plan(
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
             process_memory: (supervised_memory && wall::stands(Wall::MemoryLimit)).then_some(policy.limits.memory),
             file_size: wall::stands(Wall::FileSize).then_some(policy.limits.disk),
+            descriptors: counts.descriptors_of_commands(),
             oom: if cgroup.memory { OomCounter::Cgroup } else { OomCounter::None },
             refused_processes: cgroup.pids,
             supervised: true,
@@ -328,8 +326,23 @@ pub fn plan(
     Ok((plan, enforcement))
 }
 
+/// Who commands are, inside.
+fn user_id(spec: &SandboxSpec) -> u32 {
+    match spec.policy.privileges.user {
+        User::Sandbox => SANDBOX_ID,
+        User::Root => 0,
+    }
+}
+
+/// Files of an image may belong to the commands' user, so only where there are none that user can be another one
+/// outside for each sandbox.
+fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
+    let ids = IdMap::new(host.ids, slot, user);
+    if spec.image == Image::Host { ids.with_own_user(slot) } else { ids }
+}
+
 /// How every limit is held on this host, and what of it is ours to watch.
-fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
+fn holdings(spec: &SandboxSpec, host: &Host, ids: &IdMap) -> (Enforcement, Watch) {
     let limits = &spec.policy.limits;
     let covers = host.cgroup.covers();
     let by = host.cgroup.name();
@@ -383,7 +396,12 @@ fn holdings(spec: &SandboxSpec, host: &Host) -> (Enforcement, Watch) {
         }
         _ => (Held::Kernel, "the executor is another user than the commands"),
     };
-    enforcement.hold(Control::ExecutorIdentity, held, identity);
+    let neighbours = if ids.is_own(user_id(spec)) {
+        "no other sandbox has the commands' user"
+    } else {
+        "other sandboxes share the commands' user, for whom the kernel counts pipes and descriptors on their way"
+    };
+    enforcement.hold(Control::ExecutorIdentity, held, format!("{identity}; {neighbours}"));
     (enforcement, watch)
 }
 
@@ -492,13 +510,12 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
     env
 }
 
-/// What the first process keeps: what it needs to start commands as another user, to end them and to have them step
-/// back, and what the policy grants to commands.
+/// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
+/// grants to commands.
 fn capabilities(granted: Capabilities, single: bool) -> u64 {
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;
-    const SYS_NICE: u64 = 1 << 23;
-    let own = if single { 0 } else { KILL | SETGID | SETUID | SYS_NICE };
+    let own = if single { 0 } else { KILL | SETGID | SETUID };
     own | granted.bits()
 }

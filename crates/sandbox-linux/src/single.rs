@@ -122,10 +122,11 @@ impl Disk {
             return;
         }
         let look = disk::look(&plan.folder, Some(supervisor.proc()));
-        self.occasion.passed(now, now.elapsed());
-        for (_, stop) in self.ledger.judge(free, 0, &[(0, look, supervisor.disk())]) {
+        let Ok(after) = Free::at(&plan.folder) else { return };
+        for (_, stop) in self.ledger.judge([free, after], 0, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);
         }
+        self.occasion.passed(now, now.elapsed(), self.ledger.saw_all());
     }
 }
 

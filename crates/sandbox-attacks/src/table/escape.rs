@@ -4,7 +4,9 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::{capabilities_may_be_granted, debuggers_may, root_inside_may, root_may_be_writable},
+    expectation::{
+        another_user, capabilities_may_be_granted, debuggers_may, own_output, root_inside_may, root_may_be_writable,
+    },
 };
 
 const fn escape(name: &'static str, walls: &'static [Wall], tries: &'static str) -> Attack {
@@ -150,12 +152,14 @@ pub(super) const FIRST_PROCESS: &[Attack] = &[
         &[Identity, ExecutorHardening],
         "Sets which processors the first process may use",
     )
+    .expecting(another_user)
     .by(Way::Alone),
     escape(
         "priority_of_first_process",
         &[Identity, ExecutorHardening],
         "Lowers the first process's priority, so that it answers late",
     )
+    .expecting(another_user)
     .by(Way::Alone),
     escape(
         "pages_of_first_process",
@@ -270,7 +274,7 @@ pub(super) const MACHINE: &[Attack] = &[
     escape("inherited_descriptors", &[Descriptors], "Looks for files that were left open"),
     escape("standard_streams", &[Descriptors], "Looks where its standard streams lead"),
     escape("read_own_output", &[ExecutorHardening, Identity], "Opens the pipe that its output goes to for reading")
-        .expecting(capabilities_may_be_granted),
+        .expecting(own_output),
     escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::{Room, Way},
-    expectation::{kernel_memory, own_share},
+    expectation::{kernel_memory, own_share, own_user},
     outside::jobs,
 };
 
@@ -79,9 +79,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         "descriptors_on_their_way",
         &[UserLimits],
         "Sends descriptors that nobody receives, until the user can send no more",
-    ),
+    )
+    .expecting(own_user),
     exhaustion("semaphores", &[UserLimits, IpcNamespace], "Uses up semaphores"),
-    exhaustion("pipe_buffers", &[UserLimits], "Uses up the user's room for pipes"),
+    exhaustion("pipe_buffers", &[UserLimits], "Uses up the user's room for pipes").expecting(own_user),
     exhaustion("ignored_deadline", &[TimeLimit], "Ignores every signal when its time is over")
         .by(Way::Outside(jobs::ignored_deadline)),
     exhaustion("daemon_survives_job", &[CleanUp], "Leaves a daemon behind when its job is killed")

@@ -4,6 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
+    expectation::unpromised,
     judge,
     outside::neighbours,
 };
@@ -37,6 +38,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     leakage("host_name", &[UtsNamespace], "Asks for the machine's name"),
     leakage("host_users", &[MountNamespace], "Looks for the machine's people in /etc/passwd"),
     leakage("mount_table", &[MountNamespace], "Looks in the mount table for folders of the machine")
+        .expecting(unpromised)
         .by(Way::Judged(judge::mount_table)),
     leakage("cgroup_path", &[CgroupNamespace], "Asks for its place in the machine's cgroup tree"),
     leakage("boot_command_line", &[ProcMasks], "Reads how the machine's kernel was started")

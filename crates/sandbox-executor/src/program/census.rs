@@ -4,7 +4,6 @@ use std::{
     collections::{HashMap, HashSet},
     io::Read,
     os::fd::OwnedFd,
-    time::Duration,
 };
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat};
@@ -25,10 +24,6 @@ pub struct Process {
     pub group: i32,
     /// Its session.
     pub session: i32,
-    /// How far it stands back, see nice(2).
-    pub nice: i32,
-    /// When it was started, after the machine.
-    pub started: Duration,
     /// Its limit of bytes in message queues, once that was looked for.
     pub mark: Option<u64>,
 }
@@ -76,11 +71,6 @@ impl Processes {
         self.0.keys().copied()
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Process> {
-        self.0.values()
-    }
-
     /// One of them.
     pub fn get(&self, pid: i32) -> Option<&Process> {
         self.0.get(&pid)
@@ -117,16 +107,7 @@ impl Processes {
 fn living(pid: i32, stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
-    let ticks: u64 = fields.get(19).and_then(|field| field.parse().ok()).unwrap_or_default();
-    let process = Process {
-        pid,
-        parent: number(1)?,
-        group: number(2)?,
-        session: number(3)?,
-        nice: number(16).unwrap_or_default(),
-        started: Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()),
-        mark: None,
-    };
+    let process = Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, mark: None };
     // A process whose first thread has ended looks dead, but its other threads run.
     let dead = matches!(*fields.first()?, "Z" | "X") && number(17).is_none_or(|threads| threads <= 1);
     (!dead).then_some(process)
@@ -146,25 +127,15 @@ mod tests {
 
     #[test]
     fn a_process_that_lost_only_its_first_thread_lives() {
-        let stat = |threads| format!("12 (x) Z 42 7 8 0 -1 0 0 0 0 0 0 0 0 0 20 5 {threads} 0 99");
-        let process = Process {
-            pid: 12,
-            parent: 42,
-            group: 7,
-            session: 8,
-            nice: 5,
-            started: Duration::from_millis(990),
-            mark: None,
-        };
+        let stat = |threads| format!("12 (x) Z 42 7 8 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 99");
+        let process = Process { pid: 12, parent: 42, group: 7, session: 8, mark: None };
         assert_eq!(living(12, &stat(2)), Some(process));
         assert_eq!(living(12, &stat(1)), None);
     }
 
     #[test]
     fn descendants_are_found_even_in_circles() {
-        let process = |(pid, parent)| {
-            (pid, Process { pid, parent, group: 0, session: 0, nice: 0, started: Duration::ZERO, mark: None })
-        };
+        let process = |(pid, parent)| (pid, Process { pid, parent, group: 0, session: 0, mark: None });
         let processes = Processes([(2, 1), (3, 2), (4, 3), (5, 1), (6, 7), (7, 6)].map(process).into());
         assert_eq!(processes.descendants(|process| process.pid == 2), HashSet::from([2, 3, 4]));
         assert_eq!(processes.descendants(|process| process.pid == 6), HashSet::from([6, 7]));

@@ -17,7 +17,6 @@ mod run;
 mod serve;
 mod single;
 mod spawn;
-mod stepping;
 mod sys;
 mod terminal;
 mod tree;
@@ -66,7 +65,6 @@ pub struct Executor {
     starter: Starter,
     scratch: RefCell<Vec<u8>>,
     ending: Notify,
-    started: Notify,
 }
 
 impl Executor {
@@ -191,7 +189,6 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         starter,
         scratch: RefCell::default(),
         ending: Notify::new(),
-        started: Notify::new(),
     };
     serve::run(executor, passed.listener, status)
 }

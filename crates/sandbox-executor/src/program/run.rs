@@ -197,7 +197,6 @@ fn start(
     let id = executor.jobs.next()?;
     let (mark, before) = (executor.tree.mark(id.0), executor.counters.read());
     let (pid, launch) = executor.starter.launch(&executor.boot, exec, mark, stdio, session)?;
-    executor.started.notify_one();
     Ok((executor.jobs.add(Start { exec, id, mark, pid, before, input, terminal, history }), launch))
 }
 

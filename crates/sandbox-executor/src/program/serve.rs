@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Executor, NotStarted, Status, failure::failed, files, listing, output::Until, removal, run, stepping, sys,
-    terminal, tree::Members,
+    Executor, NotStarted, Status, failure::failed, files, listing, output::Until, removal, run, sys, terminal,
+    tree::Members,
 };
 
 /// Servers at once.
@@ -59,7 +59,6 @@ async fn serve(executor: &Rc<Executor>, listener: Option<OwnedFd>, status: Statu
         return Err(Box::new((status, format!("the ends of processes cannot be seen: {error}"))));
     }
     let presence = Rc::new(Presence { connections: Cell::new(0), flows: Cell::new(0), changed: Notify::new() });
-    tokio::task::spawn_local(stepping::watch(Rc::clone(executor)));
     match executor.boot.attachment {
         Attachment::Streams => {
             let (Some(input), Some(output)) = (sys::take(0), sys::take(1)) else {

@@ -176,22 +176,28 @@ fn strings(texts: impl IntoIterator<Item = String>, what: &str) -> Result<Vec<CS
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the numbers are signed in one C library and unsigned in the other")]
-fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, u64)> {
+fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, [u64; 2])> {
     let file_size = [boot.file_size.map(|size| size.0), exec.limits.file_size].into_iter().flatten().min();
+    let both = |limit: Option<u64>| limit.map(|limit| (limit, limit));
+    let descriptors = match (exec.limits.open_files, boot.descriptors) {
+        (Some(wanted), Some((_, most))) => both(Some(wanted.min(most))),
+        (wanted, usual) => both(wanted).or(usual),
+    };
     let wanted = [
-        (libc::RLIMIT_CORE, Resource::Core, Some(0)),
-        (libc::RLIMIT_MSGQUEUE, Resource::Msgqueue, Some(mark.0)),
-        (libc::RLIMIT_NPROC, Resource::Nproc, boot.pids.map(u64::from)),
-        (libc::RLIMIT_DATA, Resource::Data, boot.process_memory.map(|memory| memory.0)),
-        (libc::RLIMIT_FSIZE, Resource::Fsize, file_size),
-        (libc::RLIMIT_NOFILE, Resource::Nofile, exec.limits.open_files),
-        (libc::RLIMIT_CPU, Resource::Cpu, exec.limits.cpu_seconds),
+        (libc::RLIMIT_CORE, Resource::Core, both(Some(0))),
+        (libc::RLIMIT_MSGQUEUE, Resource::Msgqueue, both(Some(mark.0))),
+        (libc::RLIMIT_NPROC, Resource::Nproc, both(boot.pids.map(u64::from))),
+        (libc::RLIMIT_DATA, Resource::Data, both(boot.process_memory.map(|memory| memory.0))),
+        (libc::RLIMIT_FSIZE, Resource::Fsize, both(file_size)),
+        (libc::RLIMIT_NOFILE, Resource::Nofile, descriptors),
+        (libc::RLIMIT_CPU, Resource::Cpu, both(exec.limits.cpu_seconds)),
     ];
-    let allowed = |resource| getrlimit(resource).maximum.unwrap_or(u64::MAX);
-    wanted
-        .into_iter()
-        .filter_map(|(number, resource, limit)| Some((number as u32, limit?.min(allowed(resource)))))
-        .collect()
+    let allowed = |(number, resource, limit): (_, _, Option<(u64, u64)>)| {
+        let (soft, hard) = limit?;
+        let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        Some((number as u32, [soft.min(most), hard.min(most)]))
+    };
+    wanted.into_iter().filter_map(allowed).collect()
 }
 
 fn privileges(boot: &Boot) -> Privileges {

@@ -116,7 +116,7 @@ pub struct Plan<'a> {
     /// Which session it is in.
     pub session: Session,
     /// Limits: the resource, and the value for both the soft and the hard one.
-    pub limits: Vec<(u32, u64)>,
+    pub limits: Vec<(u32, [u64; 2])>,
     /// Who it becomes.
     pub user: Option<(u32, u32)>,
     /// What privileges it keeps.
@@ -340,10 +340,9 @@ unsafe fn place_streams(plan: &Plan<'_>) -> Result<(), i32> {
 }
 
 unsafe fn set_limits(plan: &Plan<'_>) -> Result<(), i32> {
-    for &(resource, value) in &plan.limits {
-        let limit = [value, value];
+    for (resource, limit) in &plan.limits {
         // SAFETY: the pointer is to two 64-bit numbers, the kernel's `struct rlimit64`.
-        unsafe { check(libc::syscall(libc::SYS_prlimit64, 0, resource, limit.as_ptr(), ptr::null::<u64>()))? };
+        unsafe { check(libc::syscall(libc::SYS_prlimit64, 0, *resource, limit.as_ptr(), ptr::null::<u64>()))? };
     }
     Ok(())
 }

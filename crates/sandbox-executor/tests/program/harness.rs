@@ -125,6 +125,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
         pids: None,
         process_memory: None,
         file_size: None,
+        descriptors: None,
         oom: OomCounter::None,
         supervised: false,
         counts: Vec::new(),
