@@ -142,6 +142,7 @@ pub enum Wall {
     TimeLimit,
     UserLimits,
     CleanUp,
+    Programs,
 }
 
 impl fmt::Display for Wall {
@@ -174,6 +175,7 @@ impl Wall {
             Self::DiskLimit => Control::Disk,
             Self::TmpLimit => Control::Tmp,
             Self::TimeLimit => Control::Time,
+            Self::Programs => Control::Commands,
         }
     }
 }

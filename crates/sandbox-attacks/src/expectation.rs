@@ -2,7 +2,7 @@
 
 use sandbox_core::{
     Control, Facts, Held,
-    policy::{Capabilities, Network, Root, SystemCalls, User},
+    policy::{Capabilities, DeniedPrograms, Network, Root, SystemCalls, User},
 };
 
 use crate::{Attack, Expected, Wall};
@@ -70,6 +70,18 @@ pub fn root_inside_may(facts: &Facts) -> Expected {
 /// What debuggers and builds want of their own processes. A profile of the operator's own may allow it too.
 pub fn debuggers_may(facts: &Facts) -> Expected {
     granted_if(matches!(facts.spec.policy.privileges.system_calls, SystemCalls::Build | SystemCalls::File(_)))
+}
+
+/// Only some policies take the programs away; the others say why they gain nothing.
+pub fn denied_may_start(facts: &Facts) -> Expected {
+    granted_if(facts.spec.policy.commands.denied_programs != DeniedPrograms::Removed)
+}
+
+/// The one that is tried is on no list but one that names whole folders of this machine.
+pub fn unlisted_may_start(facts: &Facts) -> Expected {
+    let allow = facts.spec.policy.commands.allow.as_ref();
+    let may = |rule: &String| rule == "arch" || (rule.starts_with('/') && !rule.starts_with("/workspace/"));
+    granted_if(allow.is_none_or(|rules| rules.iter().any(may)))
 }
 
 /// Public addresses.

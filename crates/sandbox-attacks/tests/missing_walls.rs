@@ -148,7 +148,7 @@ struct Here {
 
 impl Here {
     fn look(rows: &[&Row]) -> Result<Self, String> {
-        let identity = "read_own_output";
+        let identity = "priority_of_first_process";
         let mut whole = BTreeMap::new();
         let mut cgroup = false;
         for who in Who::ALL {
@@ -170,8 +170,7 @@ impl Here {
             let named = |record: Record| Some((*names.iter().find(|name| **name == record.attack)?, record));
             whole.extend(found.records.into_iter().filter_map(named).map(|(name, record)| ((who, name), record)));
         }
-        let several_ids =
-            whole.get(&(Who::Plain, identity)).is_some_and(|record| record.outcome != Outcome::NotApplicable);
+        let several_ids = whole.get(&(Who::Plain, identity)).is_some_and(|record| record.outcome == Outcome::Held);
         println!("cgroup: {cgroup}, several ids: {several_ids}");
         Ok(Self { cgroup, several_ids, whole })
     }

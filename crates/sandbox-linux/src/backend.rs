@@ -34,7 +34,9 @@ use crate::{
     probe,
     sandbox::LinuxSandbox,
     seccomp::Chosen,
-    sys, wire,
+    sys,
+    wall::{self, Wall},
+    wire,
 };
 
 /// The name under which this program is its own launcher.
@@ -143,7 +145,7 @@ impl Backend for LinuxBackend {
         let launcher = self.launcher()?;
         let calls = Chosen::find(&spec.policy.privileges)?;
         let prepared = prepare(spec, &launcher.host).await?;
-        let slot = slot(&spec.id);
+        let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
         let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;

@@ -177,6 +177,7 @@ impl OwnNetwork {
 
     fn return_to(&mut self) -> io::Result<()> {
         match self {
+            _ if !wall::stands(Wall::OwnNetwork) => {}
             Self::NeverLeft | Self::Made { away: false, .. } => {}
             Self::Made { network, away } => {
                 move_into_network(network)?;

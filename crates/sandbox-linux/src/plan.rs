@@ -288,7 +288,7 @@ pub fn plan(
             },
             writable: (policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::Landlock))
                 .then(|| with_places(&[WORKSPACE, HOME, "/tmp", "/dev", "/proc"], prepared)),
-            executable: prepared.executable.clone().filter(|_| host.landlock && wall::stands(Wall::Landlock)),
+            executable: prepared.executable.clone().filter(|_| host.landlock && wall::stands(Wall::ProgramList)),
             processors,
             system_calls: calls.filter(narrowing),
             die_with_launcher: watch.processes(),
@@ -338,7 +338,7 @@ fn user_id(spec: &SandboxSpec) -> u32 {
 /// outside for each sandbox.
 fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
     let ids = IdMap::new(host.ids, slot, user);
-    if spec.image == Image::Host { ids.with_own_user(slot) } else { ids }
+    if spec.image == Image::Host && wall::stands(Wall::OwnUser) { ids.with_own_user(slot) } else { ids }
 }
 
 /// How every limit is held on this host, and what of it is ours to watch.

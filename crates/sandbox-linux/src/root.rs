@@ -12,6 +12,7 @@ use crate::{
     plan::{Access, Plan, RootSource, Step},
     prepared::{Covered, Prepared},
     unavailable::{self, Cover},
+    wall::{self, Wall},
 };
 
 /// What the root file system itself is.
@@ -84,7 +85,9 @@ pub fn places(spec: &SandboxSpec, folder: &Path, prepared: &Prepared) -> Vec<Ste
 
 /// Stubs over the programs that the policy takes away. bwrap follows links, and would cover what they lead to.
 pub fn covers(host: &Host, prepared: &Prepared) -> Vec<Step> {
-    let can = |covered: &&Covered| host.bwrap.is_none() || covered.cover == Cover::File;
+    let can = |covered: &&Covered| {
+        wall::stands(Wall::DeniedPrograms) && (host.bwrap.is_none() || covered.cover == Cover::File)
+    };
     let step = |covered: &Covered| {
         let stub = host.etc.join(unavailable::STUB);
         Step::Cover { stub, target: relative(&covered.path) }

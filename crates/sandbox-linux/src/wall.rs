@@ -68,6 +68,14 @@ pub enum Wall {
     Terminals,
     /// Commands are another user than the executor.
     ExecutorIdentity,
+    /// Commands are another user than those of other sandboxes.
+    OwnUser,
+    /// Sockets for a sandbox are not made in the network of another.
+    OwnNetwork,
+    /// Denied programs are covered.
+    DeniedPrograms,
+    /// Only listed programs can be executed.
+    ProgramList,
     /// One that the executor builds: see its own list.
     #[cfg(feature = "breakable")]
     Dumpable,

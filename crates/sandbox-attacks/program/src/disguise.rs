@@ -42,6 +42,11 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("through_background_daemon", |_| {
         shell("(setsid /workspace/sandbox-attack effects > /tmp/daemon-said 2>&1 &); sleep 0.5; cat /tmp/daemon-said")
     }),
+    ("denied_program", |_| {
+        let programs = ["mount", "umount", "su", "unshare", "nsenter", "chroot", "losetup"];
+        Outcome::first_breach(programs.map(started))
+    }),
+    ("unlisted_program", |_| started("arch")),
     ("loader_mount", |_| through_loader("mount", &["-t", "tmpfs", "none", "/tmp"])),
     ("loader_unshare", |_| through_loader("unshare", &["-Ur", "true"])),
     ("loader_su", |_| through_loader("su", &["-c", "true"])),
@@ -179,6 +184,18 @@ fn interpreter(program: &str, arguments: &[&str]) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments);
     run_as_is(command)
+}
+
+/// A program of this name, under its own: it tells its version, and nothing else happens.
+fn started(program: &str) -> Outcome {
+    match Command::new(program).arg("--version").stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Outcome::BrokeThrough(format!("{program} was started")),
+        Ok(output) => Outcome::Held(format!("{program}: {}", output.status)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Outcome::NotApplicable(format!("there is no {program}"))
+        }
+        Err(error) => Outcome::Held(format!("{program}: {error}")),
+    }
 }
 
 /// A real blocked program by way of the dynamic loader, which opens the file as data. Done without an error, it had

@@ -59,6 +59,27 @@ pub(crate) fn neighbours_socket(bench: Bench) -> BoxFuture<'static, Finding> {
     })
 }
 
+/// Sockets that are made for one sandbox, listed in another.
+pub(crate) fn socket_table(bench: Bench) -> BoxFuture<'static, Finding> {
+    with_cell(bench, |bench, first| async move {
+        let mut cells = vec![first];
+        for _ in 0..2 {
+            cells.push(or_return!(another(&bench).await));
+        }
+        let mut last = Finding::held("no sandbox was made");
+        for cell in &cells {
+            last = match cell.attack("socket_table", &[]).await {
+                Said::Finding(finding) => finding,
+                Said::Seen(seen) => Finding::failed(seen),
+            };
+            if last.outcome != crate::Outcome::Held {
+                break;
+            }
+        }
+        last
+    })
+}
+
 /// What a sandbox left that has ended, in those that come after it and may get its folder.
 pub(crate) fn leftovers(bench: Bench) -> BoxFuture<'static, Finding> {
     with_cell(bench, |bench, cell| async move {

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::{capabilities_may_be_granted, root_inside_may},
+    expectation::{capabilities_may_be_granted, denied_may_start, root_inside_may, unlisted_may_start},
 };
 
 const fn disguise(name: &'static str, walls: &'static [Wall], tries: &'static str) -> Attack {
@@ -93,6 +93,9 @@ pub(super) const ATTACKS: &[Attack] = &[
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked as a daemon that leaves its session",
     ),
+    disguise("denied_program", &[Programs], "Starts programs that the policy took away").expecting(denied_may_start),
+    disguise("unlisted_program", &[Programs], "Starts a program that is not on the policy's list")
+        .expecting(unlisted_may_start),
     disguise("loader_mount", &[Capabilities, SystemCallFilter], "Runs `mount` by way of the loader"),
     disguise("loader_unshare", &[SystemCallFilter, UserNamespace], "Runs `unshare` by way of the loader"),
     disguise("loader_su", &[NoNewPrivileges, Identity], "Runs `su` by way of the loader").expecting(root_inside_may),

@@ -7,6 +7,7 @@ use crate::{
     expectation::{
         another_user, capabilities_may_be_granted, debuggers_may, own_output, root_inside_may, root_may_be_writable,
     },
+    outside::neighbours,
 };
 
 const fn escape(name: &'static str, walls: &'static [Wall], tries: &'static str) -> Attack {
@@ -278,7 +279,8 @@ pub(super) const MACHINE: &[Attack] = &[
     escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),
-    escape("socket_table", &[NetworkNamespace], "Looks for local sockets of others, the executor's among them"),
+    escape("socket_table", &[NetworkNamespace], "Looks for local sockets of others, the executor's among them")
+        .by(Way::Outside(neighbours::socket_table)),
 ];
 
 /// Becoming more than one is.

@@ -45,10 +45,12 @@ pub enum Who {
     ContainerRoot,
     /// A user with a tenth of a processor, which even a busy machine has to spare.
     Slow,
+    /// A user who may execute only some programs.
+    Listed,
 }
 
 impl Who {
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Root, Self::ContainerRoot, Self::Slow];
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Root, Self::ContainerRoot, Self::Slow, Self::Listed];
 
     pub fn policy(self) -> Policy {
         let mut policy = Policy::preset("user_added").expect("a preset");
@@ -62,6 +64,7 @@ impl Who {
                 policy.privileges.capabilities = Capabilities::CONTAINER;
             }
             Self::Slow => policy.limits.cpu_millis = 100,
+            Self::Listed => policy.commands.allow = Some(["@standard".to_owned(), "/workspace/".to_owned()].into()),
         }
         policy
     }
@@ -147,6 +150,10 @@ pub const ROWS: &[Row] = &[
     row("queued_signals", &[], Who::Plain, &["share_of_signals"]),
     row("terminals", &[], Who::Plain, &["share_of_terminals"]),
     row("executor_identity", &[], Who::Plain, &["hold_capabilities"]).only(Where::SeveralIds),
+    row("own_user", &[], Who::Plain, &["pipe_buffers"]).only(Where::SeveralIds),
+    row("own_network", &[], Who::Plain, &["socket_table"]),
+    row("denied_programs", &[], Who::Plain, &["denied_program"]),
+    row("program_list", &[], Who::Listed, &["unlisted_program"]),
     row("dumpable", &["executor_identity"], Who::Plain, &["first_process_descriptors", "first_process_memory"]),
     row("command_capabilities", &["capabilities", "seccomp"], Who::Plain, &["unshare_uts"]).only(Where::OneId),
     row("output_pipes", &[], Who::Plain, &["read_own_output"]).only(Where::SeveralIds),

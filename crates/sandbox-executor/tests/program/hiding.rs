@@ -37,35 +37,40 @@ async fn stopping_a_process_before_its_program_runs_does_not_stop_the_executor()
     let program = Program::start(Carrier::Local, |_| {}).await;
     let mut stopper = program.client.spawn(&Exec::argv(["python3", "-c", STOPPER])).await.unwrap();
     stopper.next().await.unwrap();
-    let begun = Instant::now();
     let run = |client: sandbox_executor::client::Client| async move {
         match client.spawn(&Exec::argv(["echo", "done"])).await {
             Ok(follow) => Ok(Outcome::of(follow).await),
             Err(error) => Err(error),
         }
     };
-    let running: Vec<_> = (0..50).map(|_| tokio::spawn(run(program.client.clone()))).collect();
-    let mut slowest = Duration::ZERO;
-    while running.iter().any(|one| !one.is_finished()) {
-        assert!(begun.elapsed() < Duration::from_secs(15), "starting hangs");
-        let asked = Instant::now();
-        tokio::time::timeout(Duration::from_secs(3), program.client.jobs()).await.expect("it hangs").unwrap();
-        slowest = slowest.max(asked.elapsed());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let (mut finished, mut held_up) = (0, 0);
-    for one in running {
-        match one.await.unwrap() {
-            Ok(outcome) => {
-                assert_eq!((outcome.text(), outcome.exit), ("done\n", Some(Exit::Code(0))));
-                finished += 1;
+    let (mut finished, mut held_up, mut slowest) = (0, 0, Duration::ZERO);
+    // It has to be quicker than a process that starts, which a busy machine may take some rounds for.
+    for _ in 0..10 {
+        let begun = Instant::now();
+        let running: Vec<_> = (0..50).map(|_| tokio::spawn(run(program.client.clone()))).collect();
+        while running.iter().any(|one| !one.is_finished()) {
+            assert!(begun.elapsed() < Duration::from_secs(15), "starting hangs");
+            let asked = Instant::now();
+            tokio::time::timeout(Duration::from_secs(3), program.client.jobs()).await.expect("it hangs").unwrap();
+            slowest = slowest.max(asked.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for one in running {
+            match one.await.unwrap() {
+                Ok(outcome) => {
+                    assert_eq!((outcome.text(), outcome.exit), ("done\n", Some(Exit::Code(0))));
+                    finished += 1;
+                }
+                Err(ClientError::Refused(failure)) => {
+                    assert_eq!(failure.reason, Reason::System);
+                    assert!(failure.what.contains("was not started within 5 s"), "{}", failure.what);
+                    held_up += 1;
+                }
+                Err(other) => panic!("{other}"),
             }
-            Err(ClientError::Refused(failure)) => {
-                assert_eq!(failure.reason, Reason::System);
-                assert!(failure.what.contains("was not started within 5 s"), "{}", failure.what);
-                held_up += 1;
-            }
-            Err(other) => panic!("{other}"),
+        }
+        if held_up > 0 {
+            break;
         }
     }
     assert!(finished > 0, "nothing else finished");
