@@ -57,7 +57,7 @@ pub async fn this_machines_programs_can_be_changed_in_a_layer_of_ones_own(bench:
     assert_eq!(outcome.text(), "0\nb\n/usr/bin/tac\n0:755\n0:755\n0:700", "{outcome:?}");
 }
 
-/// A package with one program.
+/// A package with one program, and a user as packages of services make one.
 fn package(folder: &Path, version: &str) -> Vec<u8> {
     let tree = folder.join(version);
     fs::create_dir_all(tree.join("DEBIAN")).unwrap();
@@ -66,9 +66,14 @@ fn package(folder: &Path, version: &str) -> Vec<u8> {
         "Package: sandbox-hello\nVersion: {version}\nArchitecture: all\nMaintainer: nobody <nobody@example.invalid>\nDescription: says hello\n"
     );
     fs::write(tree.join("DEBIAN/control"), control).unwrap();
-    let program = tree.join("usr/bin/sandbox-hello");
-    fs::write(&program, format!("#!/bin/sh\necho hello {version}\n")).unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let scripts = [
+        ("usr/bin/sandbox-hello", format!("#!/bin/sh\necho hello {version}\n")),
+        ("DEBIAN/postinst", "#!/bin/sh\nid -u hello-user >&2 || useradd --system --no-create-home hello-user\n".into()),
+    ];
+    for (name, script) in scripts {
+        fs::write(tree.join(name), script).unwrap();
+        fs::set_permissions(tree.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
     let file = folder.join(format!("{version}.deb"));
     let built = Command::new("dpkg-deb").args(["--root-owner-group", "-b"]).arg(&tree).arg(&file).output().unwrap();
     assert!(built.status.success(), "{built:?}");
@@ -84,7 +89,8 @@ pub async fn packages_can_be_installed_and_removed(bench: Workbench) {
         let (_sandbox, client) = bench.sandbox_with(preset(name)).await;
         put(&client, "one.deb", &package(folder.path(), "1.0"), 0o644).await;
         put(&client, "two.deb", &package(folder.path(), "2.0"), 0o644).await;
-        steps(&client, &[("dpkg -i one.deb >&2 && sandbox-hello", "hello 1.0")]).await;
+        let one = [("dpkg -i one.deb >&2 && sandbox-hello", "hello 1.0"), ("id -un hello-user", "hello-user")];
+        steps(&client, &one).await;
         if name == "build" {
             let more = [
                 ("apt-get install -y ./two.deb >&2 && sandbox-hello", "hello 2.0"),

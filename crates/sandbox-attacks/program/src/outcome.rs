@@ -74,7 +74,8 @@ impl Outcome {
 }
 
 fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EROFS))
+    let refusals = [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EROFS, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT];
+    error.raw_os_error().is_some_and(|number| refusals.contains(&number))
 }
 
 fn escaped(text: &str) -> String {

@@ -61,9 +61,11 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     // Some families reach past the network namespace (vsock), others are seldom used parts of the kernel.
     let [unix, inet, inet6, netlink] =
         [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(|family| family as u32);
-    refuse(&mut profile, "socket", [unix, inet, inet6, netlink].map(|family| Test::is_not(0, family)).into());
-    refuse(&mut profile, "socket", vec![Test::is(0, netlink), Test::is_not(2, libc::NETLINK_ROUTE as u32)]);
-    refuse(&mut profile, "socketpair", vec![Test::is_not(0, unix)]);
+    let others = [unix, inet, inet6, netlink].map(|family| Test::is_not(0, family)).into();
+    let other_kinds = vec![Test::is(0, netlink), Test::is_not(2, libc::NETLINK_ROUTE as u32)];
+    answer(&mut profile, "socket", others, Answer::NO_FAMILY);
+    answer(&mut profile, "socket", other_kinds, Answer::NO_PROTOCOL);
+    answer(&mut profile, "socketpair", vec![Test::is_not(0, unix)], Answer::NO_FAMILY);
     if narrowing.visible_memory_only {
         for name in ["memfd_create", "memfd_secret", "shmget", "semget", "msgget"] {
             only(&mut profile, name, Answer::REFUSE);
@@ -86,8 +88,13 @@ fn only(profile: &mut Profile, name: &str, answer: Answer) {
 
 /// Ahead of what the profile itself refuses, so that the answer is the same with every profile.
 fn refuse(profile: &mut Profile, name: &str, tests: Vec<Test>) {
+    answer(profile, name, tests, Answer::REFUSE);
+}
+
+/// Before all that the profile itself says of the call.
+fn answer(profile: &mut Profile, name: &str, tests: Vec<Test>, answer: Answer) {
     if let Some(number) = names::number(name) {
-        profile.calls.entry(number).or_default().insert(0, Rule { tests, answer: Answer::REFUSE });
+        profile.calls.entry(number).or_default().insert(0, Rule { tests, answer });
     }
 }
 

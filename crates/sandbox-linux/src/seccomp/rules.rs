@@ -16,6 +16,10 @@ impl Answer {
     pub const REFUSE: Self = Self::Errno(libc::EPERM as u16);
     /// As on a kernel that does not have it, so that libraries fall back.
     pub const ABSENT: Self = Self::Errno(libc::ENOSYS as u16);
+    /// The same for a family of sockets: programs that would like to use one (useradd and the kernel's audit) go on.
+    pub const NO_FAMILY: Self = Self::Errno(libc::EAFNOSUPPORT as u16);
+    /// And for a kind within a family.
+    pub const NO_PROTOCOL: Self = Self::Errno(libc::EPROTONOSUPPORT as u16);
 }
 
 /// The calls of one profile.

@@ -120,7 +120,6 @@ fn socket_table(_: &Arguments) -> Outcome {
 }
 
 fn family(name: &str, family: i32, kind: i32) -> Outcome {
-    // A kernel without the family says so only where the call is let through to it.
     Outcome::of_door(format!("a socket of {name}"), call(libc::SYS_socket, [n(family), n(kind), n(0)]))
 }
 
