@@ -13,7 +13,7 @@ use std::{
 use crate::unavailable;
 
 /// Copied where they exist.
-pub const SOURCES: [&str; 36] = [
+const SOURCES: [&str; 40] = [
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
@@ -22,35 +22,41 @@ pub const SOURCES: [&str; 36] = [
     "default/locale",
     "fonts",
     "gai.conf",
+    "ghostscript",
     "gitconfig",
     "host.conf",
     "inputrc",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
+    "libreoffice",
     "locale.alias",
     "locale.conf",
     "localtime",
     "magic",
     "magic.mime",
     "mailcap",
+    "maven",
     "mime.types",
     "nodejs",
     "npmrc",
     "os-release",
+    "papersize",
     "perl",
     "pip.conf",
     "pki/ca-trust",
     "pki/tls",
     "protocols",
     "python3",
-    "python3.11",
     "services",
     "shells",
     "ssl/cert.pem",
     "ssl/certs",
     "ssl/openssl.cnf",
+    "R",
 ];
+/// The same for names that begin so: their version follows.
+const VERSIONED: [&str; 3] = ["ImageMagick-", "java-", "python3."];
 
 /// Written by us.
 pub const MADE: [(&str, &str); 7] = [
@@ -99,7 +105,7 @@ pub fn prepare(state: &Path) -> io::Result<PathBuf> {
 
 fn build(draft: &Path) -> io::Result<()> {
     folder(draft)?;
-    fill(&draft.join("etc"), &SOURCES)?;
+    fill(&draft.join("etc"), &sources())?;
     // A file of nothing, for `/dev/zero` where the device would hide memory. Some file systems end at 16 GiB.
     let zeros = fs::File::create(draft.join("zero"))?;
     zeros.set_len(1 << 40).or_else(|_| zeros.set_len(1 << 34))?;
@@ -109,8 +115,17 @@ fn build(draft: &Path) -> io::Result<()> {
     write_programs(&draft.join("opt"))
 }
 
+/// What programs need of this machine's `/etc`, in an order that does not change.
+pub fn sources() -> Vec<String> {
+    let entries = fs::read_dir("/etc").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<String> = names.filter(|name| VERSIONED.iter().any(|begin| name.starts_with(begin))).collect();
+    found.sort();
+    SOURCES.iter().map(|name| (*name).to_owned()).chain(found).collect()
+}
+
 /// Makes an `/etc` with copies of these and with what is made up.
-pub fn fill(etc: &Path, sources: &[&str]) -> io::Result<()> {
+pub fn fill(etc: &Path, sources: &[String]) -> io::Result<()> {
     folder(etc)?;
     let mut budget = MOST_FILES;
     for name in sources {
@@ -188,8 +203,9 @@ pub fn fingerprint() -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (env!("CARGO_PKG_VERSION"), "root and zero", PIP, MADE, unavailable::TEXT).hash(&mut hasher);
-    for name in SOURCES {
-        (name, stamp(&Path::new("/etc").join(name))).hash(&mut hasher);
+    for name in sources() {
+        let stamp = stamp(&Path::new("/etc").join(&name));
+        (name, stamp).hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -181,7 +181,7 @@ fn build(draft: &Path, tops: &[Top], folders: Folders) -> io::Result<()> {
 }
 
 fn write_settings(etc: &Path) -> io::Result<()> {
-    etc::fill(etc, &[&etc::SOURCES[..], &SETTINGS].concat())?;
+    etc::fill(etc, &[etc::sources(), SETTINGS.map(String::from).into()].concat())?;
     remove_passwords(&etc.join("apt"));
     if etc.join("apt/apt.conf.d").is_dir() {
         etc::write(&etc.join(APT.0), APT.1, 0o644)?;
