@@ -168,11 +168,12 @@ enum OwnNetwork {
 impl OwnNetwork {
     /// Does what leads elsewhere.
     fn leave<T>(&mut self, go: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let gone = go()?;
         match self {
             Self::Made { away, .. } => *away = true,
             Self::NeverLeft | Self::Lost => *self = Self::Lost,
         }
-        go()
+        Ok(gone)
     }
 
     fn return_to(&mut self) -> io::Result<()> {

@@ -1,7 +1,10 @@
 //! Files that have no name any more, but still take room because some process of a sandbox holds them: as a descriptor
-//! of any thread, mapped, or sent over a socket and not yet received.
+//! of any thread, mapped, as its program, or sent over a socket and not yet received.
 
-use std::{collections::HashSet, os::fd::BorrowedFd};
+use std::{
+    collections::HashSet,
+    os::fd::{BorrowedFd, OwnedFd},
+};
 
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags},
@@ -27,13 +30,21 @@ pub struct Unlinked {
 
 /// Looks at all processes of a sandbox's `/proc`.
 pub fn look(proc: BorrowedFd<'_>) -> Result<Unlinked, DiskTrouble> {
-    let mut search =
-        Search { proc, seen: HashSet::new(), mapped: HashSet::new(), looks: 0, found: Unlinked::default() };
+    let mut search = Search {
+        proc,
+        seen: HashSet::new(),
+        mapped: HashSet::new(),
+        in_memory: None,
+        looks: 0,
+        found: Unlinked::default(),
+    };
     for process in numbers(proc, ".") {
         // Each thread: they may have tables of their own, and when the first has ended its table is gone, not theirs.
         for thread in numbers(proc, &format!("{process}/task")) {
             search.descriptors(&format!("{process}/task/{thread}"))?;
         }
+        // A program can take its own code out of its memory.
+        search.add(&format!("{process}/exe"));
         search.maps(process)?;
     }
     Ok(search.found)
@@ -43,6 +54,8 @@ struct Search<'a> {
     proc: BorrowedFd<'a>,
     seen: HashSet<(u64, u64)>,
     mapped: HashSet<String>,
+    /// Devices of file systems in memory, as maps name them, once that was looked for.
+    in_memory: Option<HashSet<String>>,
     looks: usize,
     found: Unlinked,
 }
@@ -71,7 +84,10 @@ impl Search<'_> {
         if text.len() >= LONGEST_MAPS {
             return Err(DiskTrouble::TooManyOpen);
         }
-        for (range, inode) in text.lines().filter_map(unlinked_range) {
+        for Unnamed { range, device, inode } in text.lines().filter_map(Unnamed::read) {
+            if self.in_memory.get_or_insert_with(|| devices_in_memory(self.proc, process)).contains(device) {
+                continue;
+            }
             self.one_more()?;
             // Only root of this machine may ask for the file behind a map; others know that it is at least as long.
             let path = format!("{process}/map_files/{range}");
@@ -80,7 +96,7 @@ impl Search<'_> {
                 Err(Errno::NOENT | Errno::SRCH) => {}
                 Err(_) => {
                     self.found.unseen = true;
-                    if self.mapped.insert(inode.to_owned()) {
+                    if self.mapped.insert(format!("{device} {inode}")) {
                         self.found.bytes = self.found.bytes.saturating_add(length(range));
                     }
                 }
@@ -94,7 +110,7 @@ impl Search<'_> {
         let threads = numbers(self.proc, &format!("{process}/task")).into_iter();
         let mut texts = threads.map(|thread| read(self.proc, &format!("{process}/task/{thread}/maps"), LONGEST_MAPS));
         let text = texts.find(|text| !text.is_empty()).unwrap_or_default();
-        self.found.unseen |= text.lines().any(|line| unlinked_range(line).is_some());
+        self.found.unseen |= text.lines().any(|line| Unnamed::read(line).is_some());
         text
     }
 
@@ -117,16 +133,39 @@ impl Search<'_> {
     }
 }
 
-/// The address range of a line of `/proc/PID/maps` and the number of its file, if that has no name on a disk any more, as
-/// far as the line tells: files in memory and in `/tmp` are none.
-fn unlinked_range(line: &str) -> Option<(&str, &str)> {
-    let named = line.strip_suffix(" (deleted)")?;
-    let mut fields = named.splitn(6, ' ');
-    let range = fields.next()?;
-    let inode = fields.nth(3)?;
-    let path = fields.next()?.trim_start();
-    let memory = ["/memfd:", "/dev/zero", "/SYSV", "/dev/shm/", "/tmp/", "/ "];
-    (!memory.iter().any(|start| path.starts_with(start))).then_some((range, inode))
+/// A line of `/proc/PID/maps` about a file that has no name any more. Its path proves nothing: who may make folders can
+/// have one that looks like the kernel's own.
+struct Unnamed<'a> {
+    range: &'a str,
+    device: &'a str,
+    inode: &'a str,
+}
+
+impl<'a> Unnamed<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut fields = line.strip_suffix(" (deleted)")?.splitn(6, ' ');
+        let range = fields.next()?;
+        Some(Self { range, device: fields.nth(2)?, inode: fields.next()? })
+    }
+}
+
+/// Those that this process sees mounted, and the kernel's own for memory files.
+fn devices_in_memory(proc: BorrowedFd<'_>, process: u32) -> HashSet<String> {
+    let mounts = read(proc, &format!("{process}/mountinfo"), LONGEST_MAPS);
+    let memory_file = rustix::fs::memfd_create("device", rustix::fs::MemfdFlags::CLOEXEC);
+    let own = memory_file.and_then(|file: OwnedFd| rustix::fs::fstat(file)).map(|found| {
+        let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+        format!("{major:02x}:{minor:02x}")
+    });
+    mounts.lines().filter_map(device_of_tmpfs).chain(own.ok()).collect()
+}
+
+/// The device of a line of `mountinfo` as maps name it, which count in sixteens.
+fn device_of_tmpfs(line: &str) -> Option<String> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+    let number = |text: &str| text.parse::<u32>().ok();
+    kind.starts_with("tmpfs ").then_some(format!("{:02x}:{:02x}", number(major)?, number(minor)?))
 }
 
 fn length(range: &str) -> u64 {
@@ -170,11 +209,14 @@ mod tests {
     #[test]
     fn maps_of_files_without_a_name_are_found() {
         let line = "7f0a00000000-7f0a00100000 rw-s 00000000 fe:00 1234                       /workspace/a b (deleted)";
-        assert_eq!(unlinked_range(line), Some(("7f0a00000000-7f0a00100000", "1234")));
+        let found = Unnamed::read(line).map(|found| (found.range, found.device, found.inode));
+        assert_eq!(found, Some(("7f0a00000000-7f0a00100000", "fe:00", "1234")));
         assert_eq!(length("7f0a00000000-7f0a00100000"), 1 << 20);
-        assert_eq!(unlinked_range("00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/python3"), None);
-        assert_eq!(unlinked_range("00400000-00500000 rw-s 00000000 00:01 12 /memfd:x (deleted)"), None);
-        assert_eq!(unlinked_range(" (deleted)"), None);
+        assert!(Unnamed::read("00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/python3").is_none());
+        assert!(Unnamed::read(" (deleted)").is_none());
+        let mount = "41 29 0:38 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1024k";
+        assert_eq!(device_of_tmpfs(mount).as_deref(), Some("00:26"));
+        assert_eq!(device_of_tmpfs("41 29 254:0 / / rw - ext4 /dev/vda rw"), None);
     }
 
     #[test]

@@ -17,8 +17,14 @@ use crate::{
     sys::{self, Argument, call, n},
 };
 
-pub const ATTACKS: &[(&str, Attack)] =
-    &[("host_resources", host_resources), ("still_here", |_| Outcome::Held("alive".to_owned()))];
+pub const ATTACKS: &[(&str, Attack)] = &[
+    ("host_resources", host_resources),
+    ("still_here", |_| Outcome::Held("alive".to_owned())),
+    ("stay", |_| {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        Outcome::Held("it stayed".to_owned())
+    }),
+];
 
 /// Takes one of something.
 type Check = fn() -> io::Result<()>;

@@ -1,6 +1,11 @@
 //! All unsafe code of this program: system calls that no library offers, because nobody in their right mind makes them.
 
-use std::{ffi::CStr, io, ptr};
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
+};
 
 /// One argument of a raw call. Memory is lent for the time of the call.
 pub enum Argument<'a> {
@@ -41,6 +46,12 @@ pub fn call<const N: usize>(number: libc::c_long, mut arguments: [Argument<'_>; 
     // buffers as large as the call may fill. Calls that would change our own memory map are made elsewhere in this file.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     checked(result)
+}
+
+/// Takes over a descriptor that a raw call gave us.
+pub fn owned(descriptor: i64) -> OwnedFd {
+    // SAFETY: the kernel has just given it to us, so nobody else closes it.
+    unsafe { OwnedFd::from_raw_fd(descriptor as i32) }
 }
 
 /// A process whose memory is a copy of ours runs `work` and ends with the code that it returns.
@@ -119,6 +130,27 @@ impl Mapping {
         }
         sum
     }
+}
+
+/// Has a pipe keep a huge page of ours by one byte of it, and gives the page back. Says how much is kept: the kernel may
+/// have had only a small page for us.
+pub fn splice_huge_page(pipe: BorrowedFd<'_>) -> io::Result<u64> {
+    const HUGE: usize = 2 << 20;
+    let mut present = [0u8; HUGE / 4096];
+    let mapping = Mapping::new(2 * HUGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+    let start = mapping.start.align_offset(HUGE);
+    // SAFETY: a huge page from `start` on lies in the mapping, which nobody else uses and which is given back whole.
+    unsafe {
+        let page = mapping.start.add(start);
+        libc::madvise(page.cast(), HUGE, libc::MADV_HUGEPAGE);
+        page.write_volatile(1);
+        let piece = libc::iovec { iov_base: page.cast(), iov_len: 1 };
+        let spliced = checked(libc::vmsplice(pipe.as_raw_fd(), &piece, 1, libc::SPLICE_F_NONBLOCK) as libc::c_long);
+        libc::mincore(page.cast(), HUGE, present.as_mut_ptr());
+        libc::munmap(mapping.start.cast(), mapping.length);
+        spliced?;
+    }
+    Ok(4096 * present.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
 /// `getpid` as a 32-bit program calls it. A kernel without such calls ends the process by a signal.

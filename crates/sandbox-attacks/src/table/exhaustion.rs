@@ -38,6 +38,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         .expecting(kernel_memory),
     exhaustion("memory_in_pipes", &[MemoryLimit, UserLimits], "Takes memory in the buffers of pipes")
         .expecting(kernel_memory),
+    exhaustion(
+        "memory_spliced_into_pipes",
+        &[MemoryLimit, SystemCallFilter],
+        "Takes memory that pipes keep by a byte of each page",
+    ),
     exhaustion("memory_in_sockets", &[MemoryLimit], "Takes memory in the buffers of sockets").expecting(kernel_memory),
     exhaustion("memory_in_page_tables", &[MemoryLimit], "Takes memory for tables of memory that is not there")
         .expecting(kernel_memory),
@@ -49,6 +54,13 @@ pub(super) const ATTACKS: &[Attack] = &[
     exhaustion("disk_without_a_name", &[DiskLimit], "Fills the disk with open files that have no name"),
     exhaustion("disk_mapped_without_a_name", &[DiskLimit], "Fills the disk with files that only memory refers to"),
     exhaustion("disk_on_its_way", &[DiskLimit], "Fills the disk with files that are on their way between processes"),
+    exhaustion(
+        "disk_kept_by_a_rule",
+        &[DiskLimit, SystemCallFilter],
+        "Fills the disk with files that only rules refer to",
+    ),
+    exhaustion("disk_of_running_programs", &[DiskLimit], "Fills the disk with programs that run and have no name"),
+    exhaustion("disk_mapped_in_odd_folders", &[DiskLimit], "Fills the disk with files whose names look like memory"),
     exhaustion("disk_reserved", &[DiskLimit], "Reserves room on the disk without writing"),
     exhaustion("disk_sparse_then_filled", &[DiskLimit], "Fills holes in huge files"),
     exhaustion("disk_inodes", &[DiskLimit], "Makes more empty files than the disk has room for")

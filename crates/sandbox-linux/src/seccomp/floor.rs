@@ -52,6 +52,10 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     }
     // Its flags are in memory, where a filter cannot look; libraries fall back to clone.
     only(&mut profile, "clone3", Answer::ABSENT);
+    // A rule keeps its file after the last name and descriptor are gone, where nobody could count it.
+    for name in ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"] {
+        only(&mut profile, name, Answer::ABSENT);
+    }
     refuse(&mut profile, "clone", vec![Test::any_of(0, NEW_NAMESPACES as u32)]);
     // The executor's limits, where it has the commands' uid.
     refuse(&mut profile, "prlimit64", vec![Test::is_not(0, 0)]);
@@ -67,9 +71,12 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     answer(&mut profile, "socket", other_kinds, Answer::NO_PROTOCOL);
     answer(&mut profile, "socketpair", vec![Test::is_not(0, unix)], Answer::NO_FAMILY);
     if narrowing.visible_memory_only {
-        for name in ["memfd_create", "memfd_secret", "shmget", "semget", "msgget"] {
+        // With vmsplice, and with sending without a copy, a pipe or socket keeps memory that no process has any more.
+        for name in ["memfd_create", "memfd_secret", "shmget", "semget", "msgget", "vmsplice"] {
             only(&mut profile, name, Answer::REFUSE);
         }
+        let zero_copy = [Test::is(1, libc::SOL_SOCKET as u32), Test::is(2, libc::SO_ZEROCOPY as u32)];
+        refuse(&mut profile, "setsockopt", zero_copy.into());
         // MAP_SHARED is bit 0 also in MAP_SHARED_VALIDATE; MAP_PRIVATE is bit 1.
         let shared_without_file = [libc::MAP_SHARED, libc::MAP_ANONYMOUS].map(|flag| Test::any_of(3, flag as u32));
         refuse(&mut profile, "mmap", shared_without_file.into());

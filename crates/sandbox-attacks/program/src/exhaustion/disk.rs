@@ -4,15 +4,24 @@ use std::{
     fs,
     io::{self, Write},
     os::{
-        fd::{AsFd, AsRawFd},
-        unix::{fs::FileExt, net::UnixStream},
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::{
+            fs::{FileExt, PermissionsExt},
+            net::UnixStream,
+        },
     },
+    process::{Child, Command, Stdio},
 };
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::{Deadline, hold, hold_breach, mib, wait_for_watchers};
-use crate::{Attack, arguments::Arguments, outcome::Outcome, sys::Mapping};
+use crate::{
+    Attack,
+    arguments::Arguments,
+    outcome::Outcome,
+    sys::{self, Argument, Mapping, call, n},
+};
 
 pub const ATTACKS: &[(&str, Attack)] = &[
     ("disk_by_name", |arguments| fill(arguments, Room::Named, "/workspace")),
@@ -21,6 +30,16 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("disk_without_a_name", |arguments| fill(arguments, Room::Unlinked, "/workspace")),
     ("disk_mapped_without_a_name", |arguments| fill(arguments, Room::Mapped, "/workspace")),
     ("disk_on_its_way", |arguments| fill(arguments, Room::InFlight, "/workspace")),
+    ("disk_kept_by_a_rule", |arguments| fill(arguments, Room::Rule, "/workspace")),
+    ("disk_of_running_programs", |arguments| fill(arguments, Room::Program, "/workspace")),
+    ("disk_mapped_in_odd_folders", |arguments| {
+        let odd = ["/SYSV", "/memfd:x", "/tmp/.."].map(|above| format!("{above}/home"));
+        let made = odd.iter().find(|folder| fs::create_dir_all(folder).is_ok());
+        match made {
+            Some(folder) => fill(arguments, Room::Mapped, folder),
+            None => Outcome::Held("no folder can be made outside the places for files".to_owned()),
+        }
+    }),
     ("disk_reserved", |arguments| fill(arguments, Room::Reserved, "/workspace")),
     ("disk_sparse_then_filled", |arguments| fill(arguments, Room::Sparse, "/workspace")),
     ("disk_inodes", inodes),
@@ -36,6 +55,8 @@ enum Room {
     Unlinked,
     Mapped,
     InFlight,
+    Rule,
+    Program,
     Reserved,
     Sparse,
 }
@@ -46,6 +67,17 @@ enum Kept {
     Open { _file: fs::File },
     Mapped { _mapping: Mapping },
     InFlight { _socket: (UnixStream, UnixStream) },
+    Rule { _set: OwnedFd },
+    Program { _process: Running },
+}
+
+/// A program that sleeps, until this one ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
 }
 
 fn fill(arguments: &Arguments, room: Room, folder: &str) -> Outcome {
@@ -75,8 +107,13 @@ fn piece(room: &Room, path: &str) -> io::Result<Kept> {
     if matches!(room, Room::Named | Room::Sparse | Room::Reserved) {
         return Ok(Kept::File);
     }
+    if matches!(room, Room::Program) {
+        drop(file);
+        return program(path);
+    }
     fs::remove_file(path)?;
     match room {
+        Room::Rule => Ok(Kept::Rule { _set: rule_about(&file)? }),
         Room::Mapped => {
             // The descriptor is closed; the mapping alone keeps the file.
             Ok(Kept::Mapped { _mapping: Mapping::new(PIECE, libc::MAP_SHARED, file.as_raw_fd())? })
@@ -92,6 +129,27 @@ fn piece(room: &Room, path: &str) -> io::Result<Kept> {
         }
         _ => Ok(Kept::Open { _file: file }),
     }
+}
+
+/// A set of Landlock's rules keeps the files that they are about.
+fn rule_about(file: &fs::File) -> io::Result<OwnedFd> {
+    const EXECUTE: u64 = 1;
+    let handled = EXECUTE.to_ne_bytes();
+    let set = call(libc::SYS_landlock_create_ruleset, [Argument::Bytes(&handled), n(8), n(0)])?;
+    let rule = [&EXECUTE.to_ne_bytes()[..], &file.as_raw_fd().to_ne_bytes()].concat();
+    call(libc::SYS_landlock_add_rule, [n(set), n(1), Argument::Bytes(&rule), n(0)])?;
+    Ok(sys::owned(set))
+}
+
+/// A copy of this program with room behind its end, running, its file removed.
+fn program(path: &str) -> io::Result<Kept> {
+    let mut content = fs::read("/proc/self/exe")?;
+    content.resize(content.len().max(PIECE), 1);
+    fs::write(path, content)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    let process = Command::new(path).arg("stay").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    fs::remove_file(path)?;
+    Ok(Kept::Program { _process: Running(process?) })
 }
 
 /// Empty files take no room that `du` shows, and yet a disk has only so many. One for each KiB is more than fair.

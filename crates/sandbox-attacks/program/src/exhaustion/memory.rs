@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Write},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
 };
@@ -28,6 +28,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("memory_in_tmp", |arguments| in_folder(arguments, "/tmp")),
     ("tmp_beyond_its_size", tmp_beyond_its_size),
     ("memory_in_pipes", pipes),
+    ("memory_spliced_into_pipes", spliced),
     ("memory_in_sockets", sockets),
     ("memory_in_page_tables", page_tables),
     ("memory_locked", locked),
@@ -146,6 +147,31 @@ fn tmp_beyond_its_size(arguments: &Arguments) -> Outcome {
 }
 
 /// What is in the buffers of pipes belongs to no process.
+/// One byte of a huge page keeps all of it.
+fn spliced(arguments: &Arguments) -> Outcome {
+    let limit = arguments.number("limit", 64 << 20);
+    let mut kept: Vec<(OwnedFd, OwnedFd)> = Vec::new();
+    let mut total = 0u64;
+    while total <= 2 * limit && kept.len() < 200 {
+        let added = kept.last().map(|(_, writer)| sys::splice_huge_page(writer.as_fd()));
+        match added {
+            Some(Ok(kept)) => total += kept,
+            Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Outcome::Held(format!("no more after {}: {error}", mib(total)));
+            }
+            _ => match rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK) {
+                Ok(pipe) => kept.push(pipe),
+                Err(error) => return Outcome::Held(format!("no more pipes after {}: {error}", mib(total))),
+            },
+        }
+    }
+    if total <= 2 * limit {
+        return Outcome::Held(format!("200 pipes keep {}", mib(total)));
+    }
+    wait_for_watchers(2500);
+    hold_breach(format!("pipes keep {}, {} are allowed", mib(total), mib(limit)), kept)
+}
+
 fn pipes(arguments: &Arguments) -> Outcome {
     let limit = arguments.number("limit", 64 << 20);
     let mut kept = Vec::new();
