@@ -112,9 +112,13 @@ pub(super) fn show_finding(finding: &Finding) {
         Grade::Weak => screen::paint("weak  ", Look::Weak),
         Grade::Broken => screen::paint("broken", Look::Bad),
     };
-    screen::say(&format!("{mark}  {:<21} {}", finding.subject, screen::hanging(&finding.found, MARGIN)));
+    screen::say(&format!(
+        "{mark}  {:<21} {}",
+        finding.subject,
+        screen::hanging(&screen::harmless(&finding.found), MARGIN)
+    ));
     if let Some(fix) = &finding.fix {
-        let fix = screen::hanging(fix, MARGIN + 5);
+        let fix = screen::hanging(&screen::harmless(fix), MARGIN + 5);
         screen::say(&format!("{:MARGIN$}{} {fix}", "", screen::paint("fix:", Look::Bold)));
     }
 }
@@ -146,9 +150,8 @@ fn show_matrix(probe: &Probe) {
     screen::say(&screen::paint(&title, Look::Bold));
     let widest = probe.outlooks.iter().map(|outlook| outlook.policy.len()).max().unwrap_or(0);
     let controls: Vec<Control> = controls.into_iter().collect();
-    for (number, columns) in
-        tables(&controls, screen::columns().unwrap_or(80).saturating_sub(widest)).into_iter().enumerate()
-    {
+    let room = screen::columns().unwrap_or(80).saturating_sub(widest);
+    for (number, columns) in tables(&controls, room).into_iter().enumerate() {
         if number > 0 {
             screen::say("");
         }

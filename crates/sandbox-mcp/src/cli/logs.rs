@@ -28,7 +28,7 @@ pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyh
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
         match &query.session {
-            Some(id) if events.is_empty() => {
+            Some(id) if events.is_empty() && args.lines > 0 => {
                 bail!("nothing is known of a sandbox {id}. `sandbox-mcp list` shows yours")
             }
             None if events.is_empty() => screen::tell("nothing has happened yet"),

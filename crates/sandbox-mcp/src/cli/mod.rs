@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             if error.use_stderr() && args::asks_for_json(std::env::args_os()) {
-                screen::say_json(&screen::error_in_json(error.to_string().trim()));
+                screen::say_json(&screen::error_in_json(error.to_string().trim_start_matches("error: ").trim()));
             }
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
@@ -95,8 +95,10 @@ enum Answer {
 /// Standard error is often a file that a client keeps: colours are for terminals, and what a client does wrong is
 /// answered to it, not noted by the library that reads it.
 fn start_log(settings: &Settings) {
-    let said = settings.log.contains("rmcp");
-    let wanted = if said { settings.log.clone() } else { format!("{},rmcp::service=error", settings.log) };
+    let wanted = match settings.log.as_str() {
+        usual @ ("warn" | "info") => format!("{usual},rmcp::service=error"),
+        other => other.to_owned(),
+    };
     let filter = tracing_subscriber::EnvFilter::try_new(wanted).unwrap_or_else(|_| "warn".into());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(screen::is_coloured(std::io::stderr()));
     if let Err(error) = log.with_writer(std::io::stderr).try_init() {

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::Access;
 use sandbox_core::{Bytes, SessionId};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -30,15 +31,15 @@ use crate::{
     sandboxes::{ChangedFile, Lifetime},
 };
 
+/// Where results go if nobody says.
+const RESULTS: &str = "sandbox-output";
 /// Longest piece of a line that is shown while the work goes on.
 const SHOWN: usize = 400;
 
 pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow::Result<u8> {
     let files = args.files.iter().map(|path| open(path)).collect::<anyhow::Result<Vec<_>>>()?;
     check_names(&args.files)?;
-    if let Some(folder) = &args.out {
-        open_out(folder, Existing::Keep)?;
-    }
+    check_out(args.out.as_deref())?;
     let app = App::make(settings)?;
     let code = tokio::select! {
         code = work(&app, args, files, answer) => code,
@@ -127,7 +128,17 @@ fn check_names(paths: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Also opened before anything is made: results that can be put nowhere would be lost.
+/// Also looked at before anything is made: results that can be put nowhere would be lost.
+fn check_out(out: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(folder) = out {
+        return open_out(folder, Existing::Keep).map(drop);
+    }
+    // With the dot at its end, a file of that name is in the way.
+    let place = if Path::new(RESULTS).exists() { Path::new(RESULTS).join(".") } else { PathBuf::from(".") };
+    let cannot = || format!("results cannot be put into ./{RESULTS}: name another folder with --out");
+    rustix::fs::access(place, Access::WRITE_OK).with_context(cannot)
+}
+
 fn open_out(folder: &Path, existing: Existing) -> anyhow::Result<OutFolder> {
     let cannot = || format!("results cannot be put into {}: name another folder with --out", folder.display());
     OutFolder::open(folder, existing).with_context(cannot)
@@ -158,8 +169,13 @@ async fn take_out<'r>(
         let left: Vec<&ChangedFile> = left.map(|(file, _)| *file).collect();
         if !left.is_empty() {
             let folder = new_folder(&result.session_id);
-            let files = open_out(&folder, Existing::Keep)?.take(&session, left).await;
-            taken.aside = Some(Box::new(Taken { folder, files, aside: None }));
+            match open_out(&folder, Existing::Keep) {
+                Ok(target) => {
+                    let files = target.take(&session, left).await;
+                    taken.aside = Some(Box::new(Taken { folder, files, aside: None }));
+                }
+                Err(error) => screen::tell_error(&error),
+            }
         }
     }
     Ok(taken)
@@ -167,7 +183,7 @@ async fn take_out<'r>(
 
 /// One that is not there yet.
 fn new_folder(id: &SessionId) -> PathBuf {
-    let first = Path::new("sandbox-output").join(screen::short_id(id));
+    let first = Path::new(RESULTS).join(screen::short_id(id));
     let later = (2..).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
     std::iter::once(first.clone()).chain(later).find(|folder| folder.symlink_metadata().is_err()).unwrap_or(first)
 }

@@ -66,6 +66,11 @@ pub fn text(bytes: &[u8]) -> &str {
 
 /// What a person sees at a real terminal, when a question comes up and they type this.
 pub fn at_a_terminal(person: &Person, script: &str, typed: &str) -> String {
+    at_a_terminal_after(person, script, "anything else: no] ", typed)
+}
+
+/// The same, when this text is on the screen.
+pub fn at_a_terminal_after(person: &Person, script: &str, awaited: &str, typed: &str) -> String {
     let mut command = person.starts("script", &["-qec", script, "/dev/null"]);
     command.env("BIN", BINARY).env("SANDBOX_MCP_ANSWER_SECONDS", "20").process_group(0);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -74,7 +79,7 @@ pub fn at_a_terminal(person: &Person, script: &str, typed: &str) -> String {
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = screen.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..length]);
-        if !answered && String::from_utf8_lossy(&shown).contains("anything else: no] ") {
+        if !answered && String::from_utf8_lossy(&shown).contains(awaited) {
             keys.write_all(typed.as_bytes()).unwrap();
             answered = true;
         }

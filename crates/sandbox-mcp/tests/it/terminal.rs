@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::person::{Person, at_a_terminal, text};
+use crate::person::{Person, at_a_terminal, at_a_terminal_after, text};
 
 #[test]
 fn exec_is_like_running_the_command_here() {
@@ -142,7 +142,10 @@ fn run_does_not_begin_what_would_lose_files() {
     assert!(text(&same.stderr).contains("d1/a.txt and d2/a.txt have the same name"), "{same:?}");
     let nowhere = person.run(&["run", "look at it", "-f", "d1/a.txt", "--out", "d1/a.txt"]);
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
-    assert!(!person.folder("state/sandbox-mcp/history.db").exists(), "it began: {nowhere:?}");
+    fs::write(person.folder("sandbox-output"), "in the way").unwrap();
+    let default = person.run(&["run", "look at it"]);
+    assert_eq!(default.status.code(), Some(1), "{default:?}");
+    assert!(!person.folder("state/sandbox-mcp/history.db").exists(), "it began: {default:?}");
 }
 
 #[test]
@@ -195,9 +198,8 @@ fn errors_are_json_where_json_is_asked_for() {
 #[test]
 fn a_server_at_a_terminal_says_what_it_waits_for_and_a_log_file_has_no_colours() {
     let person = Person::new();
-    let seen = person.shell("timeout -s INT 2 script -qec \"timeout -s INT 1 $BIN serve\" /dev/null");
-    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
-    assert!(seen.contains("waits for an MCP client"), "{seen}");
+    let seen = at_a_terminal_after(&person, "timeout --foreground 20 $BIN serve", "waits for an MCP client", "\x03");
+    assert!(seen.contains("serve --help") && seen.contains("^C"), "{seen}");
     let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"nope","arguments":{}}}"#;
     let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
     fs::write(
@@ -206,8 +208,9 @@ fn a_server_at_a_terminal_says_what_it_waits_for_and_a_log_file_has_no_colours()
     )
     .unwrap();
     let log = |level: &str| {
-        let script =
-            format!("(cat in; sleep 1) | SANDBOX_MCP_LOG={level} $BIN serve 2>err.log >out; cat out >&2; cat err.log");
+        let answered = "for i in $(seq 200); do grep -q '\"id\":2' out && break; sleep 0.1; done";
+        let serve = format!("SANDBOX_MCP_LOG={level} $BIN serve >out 2>err.log");
+        let script = format!(": >out; (cat in; {answered}) | {serve}; cat out >&2; cat err.log");
         let output = person.shell(&script);
         assert!(String::from_utf8_lossy(&output.stderr).contains("\"id\":2"), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
