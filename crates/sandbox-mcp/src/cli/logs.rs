@@ -29,7 +29,7 @@ pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyh
     if !args.follow {
         match &query.session {
             Some(id) if events.is_empty() && args.lines > 0 => {
-                bail!("nothing is known of a sandbox {id}. `sandbox-mcp list` shows yours")
+                bail!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist")
             }
             None if events.is_empty() => screen::tell("nothing has happened yet"),
             _ => {}
