@@ -80,7 +80,10 @@ impl FromStr for SessionId {
         };
         match well_formed() {
             Some(()) => Ok(Self(text.to_owned())),
-            None => Err(InvalidId { text: shortened(text), what: "session id: they look like sandbox_local_4f2a…" }),
+            None => Err(InvalidId {
+                text: shortened(text),
+                what: "session id: those end in 24 digits of 0-9 and a-f, such as sandbox_local_4f2a…; `list` shows them in full",
+            }),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What can be typed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
 use sandbox_core::{Image, SessionId};
 
@@ -39,6 +39,22 @@ pub struct Cli {
     pub global: Global,
 }
 
+impl Cli {
+    /// Refuses what only makes sense with other commands.
+    pub fn checked(self) -> Result<Self, clap::Error> {
+        if self.global.json && matches!(self.command, Command::Serve) {
+            let why = "`serve` speaks MCP, which is JSON already: leave --json out";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
+        }
+        Ok(self)
+    }
+}
+
+/// Whether what was typed asks for JSON, though it could not be understood.
+pub fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    words.take_while(|word| word != "--").any(|word| word == "--json")
+}
+
 /// Understood before and after every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
@@ -48,7 +64,7 @@ pub struct Global {
     /// State folder, yours alone [default: $XDG_STATE_HOME/sandbox-mcp]
     #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Answer in JSON on standard output
+    /// Answer in JSON on standard output, errors too (`{"error": {"message": …}}`)
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -135,7 +151,7 @@ pub struct Run {
     /// What is to be done, in plain words
     pub task: String,
     /// A file that the task needs; may be given often
-    #[arg(long = "file", short, value_name = "FILE", num_args = 1..)]
+    #[arg(long = "file", short, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Where results go; made if missing [default: a new folder in ./sandbox-output]
     #[arg(long, short, value_name = "DIR")]
@@ -169,8 +185,8 @@ pub struct Exec {
     /// What the sandbox starts from: `host`, or the absolute path of a root file system
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
-    /// What it may do: a preset such as yolo-1, yolo-3, full_isolation
-    #[arg(long, conflicts_with = "session")]
+    /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,
     /// Run in a sandbox that exists
     #[arg(long, value_name = "ID")]
@@ -213,7 +229,7 @@ pub struct Rm {
     pub all: bool,
     /// Your sandboxes that have ended
     #[arg(long)]
-    pub mine_ended: bool,
+    pub ended: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -243,7 +259,6 @@ fn variable(text: &str) -> Result<(String, String), String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sandbox_attacks::{AttackError, Expected, Group, Outcome, PolicyReport, Progress, Record, Subject};
 use sandbox_core::{Backend, Image, Policy};
@@ -34,6 +35,7 @@ pub(super) async fn attack(settings: Settings, args: Doctor, answer: Answer) -> 
         true => Group::ALL.to_vec(),
         false => args.groups.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
     };
+    check_there_are_any(&groups, args.only.as_deref())?;
     let backend = app::backend(&settings)?;
     let attacking = async {
         let mut reports = Vec::new();
@@ -54,6 +56,16 @@ pub(super) async fn attack(settings: Settings, args: Doctor, answer: Answer) -> 
         }
     };
     Ok(verdict(&reports, answer))
+}
+
+/// A name that is mistyped must not look like walls that hold.
+fn check_there_are_any(groups: &[Group], only: Option<&str>) -> anyhow::Result<()> {
+    let Some(only) = only else { return Ok(()) };
+    if sandbox_attacks::all().any(|attack| groups.contains(&attack.group) && attack.name.contains(only)) {
+        return Ok(());
+    }
+    let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
+    bail!("no attack is called `{only}` (groups: {}). `doctor --attack --json` names them all", groups.join(", "));
 }
 
 /// Those that were named, or all that there are.
@@ -151,15 +163,21 @@ fn verdict(reports: &[PolicyReport], answer: Answer) -> u8 {
         Answer::Json => screen::say_json(&Answered { breaches, policies: reports }),
         Answer::Text if tried == 0 => screen::say(&screen::paint("\nNothing could be attacked.", Look::Bad)),
         Answer::Text if breaches == 0 => {
-            let line = format!("\nAll walls held: {attacks} attacks on {tried} policies.");
+            let line = format!("\nAll walls held: {}.", count(attacks, tried));
             screen::say(&screen::paint(&line, Look::Good));
         }
         Answer::Text => {
-            let line = format!("\n{breaches} of {attacks} attacks on {tried} policies broke through.");
+            let line = format!("\n{breaches} of {} broke through.", count(attacks, tried));
             screen::say(&screen::paint(&line, Look::Bad));
         }
     }
     if breaches == 0 && failed == 0 && tried > 0 { 0 } else { exit::FAILED }
+}
+
+fn count(attacks: usize, policies: usize) -> String {
+    let attacks = if attacks == 1 { "1 attack".to_owned() } else { format!("{attacks} attacks") };
+    let policies = if policies == 1 { "1 policy".to_owned() } else { format!("{policies} policies") };
+    format!("{attacks} on {policies}")
 }
 
 /// Something to look at meanwhile, on a terminal.

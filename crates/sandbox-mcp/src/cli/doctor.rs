@@ -8,16 +8,17 @@ use super::{
     Answer, exit,
     screen::{self, Look},
 };
-use crate::{app, config::Settings, sandboxes::available_memory};
+use crate::{
+    app,
+    config::{ConfigError, Settings},
+    sandboxes::available_memory,
+};
+
+/// Where what was found begins.
+const MARGIN: usize = 30;
 
 pub(super) async fn doctor(settings: Settings, answer: Answer) -> anyhow::Result<u8> {
-    let (policies, broken) = policies(&settings);
-    let mut probe = match app::backend(&settings) {
-        Ok(backend) => backend.probe(&policies).await,
-        Err(error) => unusable(format!("{error:#}")),
-    };
-    probe.findings.extend(ours(&settings));
-    probe.findings.extend(broken);
+    let probe = look(&settings).await;
     match answer {
         Answer::Json => screen::say_json(&probe),
         Answer::Text => show(&probe, &settings),
@@ -25,73 +26,120 @@ pub(super) async fn doctor(settings: Settings, answer: Answer) -> anyhow::Result
     Ok(if probe.usable { 0 } else { exit::FAILED })
 }
 
+/// Everything that was found, ours and the backend's. Where the default policy cannot be had, nothing is usable.
+pub(super) async fn look(settings: &Settings) -> Probe {
+    let (policies, broken) = policies(settings);
+    let mut probe = match app::backend(settings) {
+        Ok(backend) => backend.probe(&policies).await,
+        Err(error) => unusable(format!("{error:#}")),
+    };
+    probe.findings.extend(ours(settings));
+    probe.findings.extend(broken);
+    for Outlook { policy, refused, .. } in &probe.outlooks {
+        let Some(why) = refused else { continue };
+        probe.findings.push(finding(&format!("policy {policy}"), Grade::Broken, why.clone(), None));
+        probe.usable &= *policy != settings.default_policy.name;
+    }
+    probe
+}
+
 /// All policies, and what is wrong with those that cannot be used.
 fn policies(settings: &Settings) -> (Vec<Policy>, Vec<Finding>) {
     let (mut good, mut broken) = (Vec::new(), Vec::new());
     for (name, policy) in settings.policies() {
+        let subject = format!("policy {name}");
         match policy {
             Ok(policy) => good.push(policy),
-            Err(error) => {
-                let subject = format!("policy {name}");
-                broken.push(Finding { subject, grade: Grade::Weak, found: error.to_string(), fix: None });
+            Err(ConfigError::Policy { file, why }) => {
+                let fix = Some(format!("correct {}", file.display()));
+                broken.push(finding(&subject, Grade::Broken, why, fix));
             }
+            Err(error) => broken.push(finding(&subject, Grade::Broken, error.to_string(), None)),
         }
+    }
+    for (file, why) in settings.ignored_policies() {
+        let found = format!("{} is ignored: {why}", file.display());
+        broken.push(finding("policy file", Grade::Weak, found, Some("give the file another name".to_owned())));
     }
     (good, broken)
 }
 
 fn unusable(found: String) -> Probe {
-    let finding = Finding { subject: "sandboxes".into(), grade: Grade::Broken, found, fix: None };
-    Probe { backend: "linux".into(), usable: false, findings: vec![finding], outlooks: Vec::new() }
+    let findings = vec![finding("sandboxes", Grade::Broken, found, None)];
+    Probe { backend: "linux".into(), usable: false, findings, outlooks: Vec::new() }
+}
+
+fn finding(subject: &str, grade: Grade, found: String, fix: Option<String>) -> Finding {
+    Finding { subject: subject.to_owned(), grade, found, fix }
 }
 
 /// What the centre needs beyond the backend.
 fn ours(settings: &Settings) -> Vec<Finding> {
-    let state = settings.state.display().to_string();
-    let mut findings = vec![Finding { subject: "state folder".into(), grade: Grade::Good, found: state, fix: None }];
+    let mut findings = vec![finding("state folder", Grade::Good, settings.state.display().to_string(), None)];
     if let Some(available) = available_memory() {
         let enough = available >= settings.memory_floor;
-        findings.push(Finding {
-            subject: "memory left".into(),
-            grade: if enough { Grade::Good } else { Grade::Broken },
-            found: format!("{available}, of which {} must stay", settings.memory_floor),
-            fix: (!enough).then(|| "stop other programs, or lower memory_floor".to_owned()),
-        });
+        let grade = if enough { Grade::Good } else { Grade::Broken };
+        let found = format!("{available}, of which {} must stay", settings.memory_floor);
+        let fix = (!enough).then(|| "stop other programs, or lower memory_floor".to_owned());
+        findings.push(finding("memory left", grade, found, fix));
     }
     findings
 }
 
 fn show(probe: &Probe, settings: &Settings) {
-    for finding in &probe.findings {
-        let mark = match finding.grade {
-            Grade::Good => screen::paint("ok  ", Look::Good),
-            Grade::Weak => screen::paint("weak", Look::Weak),
-            Grade::Broken => screen::paint("NO  ", Look::Bad),
-        };
-        screen::say(&format!("{mark}  {:<18} {}", finding.subject, finding.found));
-        if let Some(fix) = &finding.fix {
-            screen::say(&format!("      {:<18} {} {fix}", "", screen::paint("fix:", Look::Bold)));
-        }
-    }
+    probe.findings.iter().for_each(show_finding);
     let default = &settings.default_policy.name;
-    if let Some(outlook) = probe.outlooks.iter().find(|outlook| outlook.policy == *default) {
+    let outlook = probe.outlooks.iter().find(|outlook| outlook.policy == *default && outlook.refused.is_none());
+    if let Some(outlook) = outlook {
         screen::say(&screen::paint(
             &format!("\nHow the limits and walls of {default}, the default policy, are held:"),
             Look::Bold,
         ));
         for (control, holding) in &outlook.enforcement.0 {
-            screen::say(&format!("{}  {:<18} {}", in_full(holding.held), control.to_string(), holding.by));
+            let by = screen::hanging(&holding.by, MARGIN + 1);
+            screen::say(format!("{}  {:<18} {by}", in_full(holding.held), control.to_string()).trim_end());
         }
     }
     show_matrix(probe);
-    let verdict = match probe.usable {
-        true => screen::paint("\nSandboxes work on this machine.", Look::Good),
-        false => screen::paint("\nSandboxes do not work on this machine yet.", Look::Bad),
-    };
-    screen::say(&verdict);
+    screen::say(&verdict(probe, default));
 }
 
-/// A row for every policy, a column for every control.
+/// One line, or more on a terminal that is too narrow, with the fix below it.
+pub(super) fn show_finding(finding: &Finding) {
+    // The words that answers in JSON have.
+    let mark = match finding.grade {
+        Grade::Good => screen::paint("good  ", Look::Good),
+        Grade::Weak => screen::paint("weak  ", Look::Weak),
+        Grade::Broken => screen::paint("broken", Look::Bad),
+    };
+    screen::say(&format!(
+        "{mark}  {:<21} {}",
+        finding.subject,
+        screen::hanging(&screen::harmless(&finding.found), MARGIN)
+    ));
+    if let Some(fix) = &finding.fix {
+        let fix = screen::hanging(&screen::harmless(fix), MARGIN + 5);
+        screen::say(&format!("{:MARGIN$}{} {fix}", "", screen::paint("fix:", Look::Bold)));
+    }
+}
+
+fn verdict(probe: &Probe, default: &str) -> String {
+    let refused: Vec<&str> = probe.outlooks.iter().filter(|o| o.refused.is_some()).map(|o| o.policy.as_str()).collect();
+    match (probe.usable, refused.as_slice()) {
+        (true, []) => screen::paint("\nSandboxes work on this machine.", Look::Good),
+        (true, some) => {
+            let line = format!("\nSandboxes work on this machine, but not with {}.", some.join(", "));
+            screen::paint(&line, Look::Weak)
+        }
+        (false, some) if some.contains(&default) => {
+            let line = format!("\nNo sandbox can be made with {default}, the default policy: see above.");
+            screen::paint(&line, Look::Bad)
+        }
+        (false, _) => screen::paint("\nSandboxes do not work on this machine yet.", Look::Bad),
+    }
+}
+
+/// A row for every policy, a column for every control; in as many tables as the screen's width makes of it.
 fn show_matrix(probe: &Probe) {
     let controls: BTreeSet<Control> =
         probe.outlooks.iter().flat_map(|outlook| outlook.enforcement.0.keys()).copied().collect();
@@ -101,21 +149,52 @@ fn show_matrix(probe: &Probe) {
     let title = format!("\nEvery policy on the backend {}, with the image `host`:", probe.backend);
     screen::say(&screen::paint(&title, Look::Bold));
     let widest = probe.outlooks.iter().map(|outlook| outlook.policy.len()).max().unwrap_or(0);
-    let heads: Vec<String> = controls.iter().map(|control| control.to_string()).collect();
-    screen::say(&format!("{:widest$}  {}", "", heads.join("  ")));
-    for Outlook { policy, enforcement, refused } in &probe.outlooks {
-        let cells = controls
-            .iter()
-            .zip(&heads)
-            .map(|(control, head)| in_a_letter(enforcement.0.get(control).map(|holding| holding.held), head.len()));
-        let row = match refused {
-            Some(why) => screen::paint(&format!("not here: {why}"), Look::Bad),
-            None => cells.collect::<Vec<_>>().join("  "),
-        };
-        screen::say(&format!("{policy:widest$}  {row}"));
+    let controls: Vec<Control> = controls.into_iter().collect();
+    let room = screen::columns().unwrap_or(80).saturating_sub(widest);
+    for (number, columns) in tables(&controls, room).into_iter().enumerate() {
+        if number > 0 {
+            screen::say("");
+        }
+        let heads: Vec<String> = columns.iter().map(|control| head(*control)).collect();
+        screen::say(&format!("{:widest$}  {}", "", heads.join("  ")));
+        for Outlook { policy, enforcement, refused } in &probe.outlooks {
+            let cell = |control: &Control| {
+                in_a_letter(enforcement.0.get(control).map(|holding| holding.held), head(*control).len())
+            };
+            let row = match refused {
+                Some(_) => screen::paint("not here", Look::Bad),
+                None => columns.iter().map(cell).collect::<Vec<_>>().join("  "),
+            };
+            screen::say(format!("{policy:widest$}  {row}").trim_end());
+        }
     }
-    let legend = "K held by the kernel · S supervised: we watch, and stop what goes over · - held by nobody";
-    screen::say(&screen::paint(legend, Look::Dim));
+    screen::say(&screen::paint("K  held by the kernel", Look::Dim));
+    screen::say(&screen::paint("S  supervised: we watch, and stop what goes over", Look::Dim));
+    screen::say(&screen::paint("-  held by nobody", Look::Dim));
+}
+
+/// The controls, cut into rows of columns that fit in this width.
+fn tables(controls: &[Control], width: usize) -> Vec<&[Control]> {
+    let (mut tables, mut begin, mut used) = (Vec::new(), 0, 0);
+    for (at, control) in controls.iter().enumerate() {
+        let column = head(*control).len() + 2;
+        if used + column > width && at > begin {
+            tables.push(&controls[begin..at]);
+            (begin, used) = (at, 0);
+        }
+        used += column;
+    }
+    tables.push(&controls[begin..]);
+    tables
+}
+
+/// A control in one short word.
+fn head(control: Control) -> String {
+    match control {
+        Control::ExecutorIdentity => "executor".to_owned(),
+        Control::SecurityModule => "security".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn in_full(held: Held) -> String {
@@ -133,5 +212,9 @@ fn in_a_letter(held: Option<Held>, width: usize) -> String {
         Some(Held::None) => ("-", Look::Bad),
         None => ("", Look::Dim),
     };
-    screen::paint(&format!("{letter:<width$}"), look)
+    let blanks = width.saturating_sub(letter.len());
+    match letter {
+        "" => " ".repeat(width),
+        letter => format!("{}{:blanks$}", screen::paint(letter, look), ""),
+    }
 }

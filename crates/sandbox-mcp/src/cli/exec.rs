@@ -30,7 +30,7 @@ pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyh
 }
 
 async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8> {
-    let session = session(app, &args).await?;
+    let (session, narrowed) = session(app, &args).await?;
     let mut command = single::command(args)?;
     let interactive = answer == Answer::Text && terminal::is_interactive();
     // A person at a terminal ends a command when they want; only a limit that they asked for holds.
@@ -49,7 +49,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     };
     let attached = match session.start_attached(admitted, limit).await {
         Ok(attached) => attached,
-        Err(SandboxesError::Executor(ClientError::Refused(failure))) => return Ok(refused(&failure)),
+        Err(SandboxesError::Executor(ClientError::Refused(failure))) => return Ok(refused(&failure, answer)),
         Err(error) => return Err(error.into()),
     };
     let (job, sink) = (attached.job(), Sink::new(answer));
@@ -63,7 +63,9 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
                 screen::tell(&message);
             }
             if let Some(captured) = captured {
-                screen::say_json(&captured.told(exit, elapsed));
+                let mut told = captured.told(exit, elapsed);
+                told["narrowed"] = json!(narrowed);
+                screen::say_json(&told);
             }
             Ok(exit::code(exit))
         }
@@ -71,17 +73,15 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     }
 }
 
-async fn session(app: &App, args: &Exec) -> anyhow::Result<Arc<Session>> {
+/// The sandbox, and what the ceiling took from the policy of a fresh one.
+async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<String>)> {
     if let Some(id) = &args.session {
-        return Ok(app.sandboxes.find(&app.owner_of(id), id).await?);
+        return Ok((app.sandboxes.find(&app.owner_of(id), id).await?, Vec::new()));
     }
-    let policy = match &args.policy {
-        Some(name) => app.settings.policy_at_terminal(name)?,
-        None => app.settings.default_policy.clone(),
-    };
+    let (policy, narrowed) = single::policy(&app.settings, args)?;
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());
     let new = NewSandbox { image, policy, lifetime: Lifetime::Temporary, env: BTreeMap::new() };
-    Ok(app.sandboxes.create(&app.caller, new).await?)
+    Ok((app.sandboxes.create(&app.caller, new).await?, narrowed))
 }
 
 /// A command that the policy does not let run.
@@ -94,8 +94,11 @@ fn denied(refused: &Refused, answer: Answer) -> u8 {
 }
 
 /// A command that could not be started ends as shells have it.
-fn refused(failure: &Failure) -> u8 {
+fn refused(failure: &Failure, answer: Answer) -> u8 {
     screen::tell(&failure.what);
+    if answer == Answer::Json {
+        screen::say_json(&screen::error_in_json(&failure.what));
+    }
     match failure.reason {
         Reason::NotFound => exit::NO_COMMAND,
         Reason::Denied | Reason::WrongKind => exit::NOT_ALLOWED,

@@ -1,25 +1,50 @@
 //! `doctor --fix`: puts right what can be put right on this machine, and shows what it did.
 
+use sandbox_core::{Finding, Grade};
 use sandbox_linux::{Repair, RepairOutcome};
+use serde::Serialize;
 
 use super::{
-    Answer, exit,
+    Answer, doctor, exit,
     screen::{self, Look},
 };
 use crate::config::{self, Settings};
 
-pub(super) fn fix(settings: &Settings, answer: Answer) -> anyhow::Result<u8> {
+/// What a machine reads.
+#[derive(Serialize)]
+struct Answered<'a> {
+    repairs: &'a [Repair],
+    /// What only a person can put right.
+    by_hand: &'a [Finding],
+}
+
+pub(super) async fn fix(settings: &Settings, answer: Answer) -> anyhow::Result<u8> {
     config::prepare_state(&settings.state)?;
     let repairs = sandbox_linux::repair(&settings.state.join("fix"));
+    // Looked at afterwards, so that what was put right is not said again; what this command does was tried just now.
+    let mut by_hand = doctor::look(settings).await.findings;
+    by_hand.retain(|finding| {
+        let ours = finding.fix.as_ref().is_none_or(|fix| fix.contains("doctor --fix"));
+        finding.grade != Grade::Good && !ours
+    });
     match answer {
-        Answer::Json => screen::say_json(&repairs),
-        Answer::Text if repairs.is_empty() => {
-            screen::say("There is nothing to fix. `sandbox-mcp doctor` shows everything.")
+        Answer::Json => screen::say_json(&Answered { repairs: &repairs, by_hand: &by_hand }),
+        Answer::Text => {
+            repairs.iter().for_each(show);
+            match (repairs.as_slice(), by_hand.as_slice()) {
+                ([], []) => screen::say("There is nothing to fix. `sandbox-mcp doctor` shows everything."),
+                (_, []) => {}
+                (tried, left) => {
+                    let nothing = if tried.is_empty() { "There is nothing to fix automatically. " } else { "" };
+                    screen::say(&format!("{nothing}By hand:"));
+                    left.iter().for_each(doctor::show_finding);
+                }
+            }
         }
-        Answer::Text => repairs.iter().for_each(show),
     }
     let done = repairs.iter().all(|repair| matches!(repair.outcome, RepairOutcome::Done(_)));
-    Ok(if done { 0 } else { exit::FAILED })
+    let works = by_hand.iter().all(|finding| finding.grade != Grade::Broken);
+    Ok(if done && works { 0 } else { exit::FAILED })
 }
 
 fn show(repair: &Repair) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use sandbox_core::exec::Exit;
 
 use super::{
@@ -26,8 +27,12 @@ pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyh
     let events = history.events(query.clone()).await?;
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
-        if events.is_empty() {
-            screen::tell("nothing has happened yet");
+        match &query.session {
+            Some(id) if events.is_empty() && args.lines > 0 => {
+                bail!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist")
+            }
+            None if events.is_empty() => screen::tell("nothing has happened yet"),
+            _ => {}
         }
         return Ok(0);
     }

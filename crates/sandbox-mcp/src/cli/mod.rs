@@ -30,9 +30,12 @@ const FAREWELL: Duration = Duration::from_millis(50);
 
 /// Everything after the role was decided. Single-threaded until the runtime is built.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse().and_then(Cli::checked) {
         Ok(cli) => cli,
         Err(error) => {
+            if error.use_stderr() && args::asks_for_json(std::env::args_os()) {
+                screen::say_json(&screen::error_in_json(error.to_string().trim_start_matches("error: ").trim()));
+            }
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }
@@ -44,6 +47,9 @@ pub fn main() -> ExitCode {
     };
     code.map_or_else(
         |error| {
+            if cli.global.json {
+                screen::say_json(&screen::error_in_json(&format!("{error:#}")));
+            }
             screen::tell_error(&error);
             ExitCode::from(failed)
         },
@@ -73,7 +79,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
-        Command::Doctor(args) if args.fix => fix::fix(&settings, answer),
+        Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,
         Command::Doctor(_) => doctor::doctor(settings, answer).await,
     }
@@ -86,10 +92,16 @@ enum Answer {
     Json,
 }
 
+/// Standard error is often a file that a client keeps: colours are for terminals, and what a client does wrong is
+/// answered to it, not noted by the library that reads it.
 fn start_log(settings: &Settings) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log).unwrap_or_else(|_| "warn".into());
-    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
-    if let Err(error) = started {
+    let wanted = match settings.log.as_str() {
+        usual @ ("warn" | "info") => format!("{usual},rmcp::service=error"),
+        other => other.to_owned(),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(wanted).unwrap_or_else(|_| "warn".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(screen::is_coloured(std::io::stderr()));
+    if let Err(error) = log.with_writer(std::io::stderr).try_init() {
         screen::tell(&format!("there is no log: {error}"));
     }
 }

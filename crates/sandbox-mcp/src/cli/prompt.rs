@@ -15,6 +15,7 @@ use rustix::{
 };
 use sandbox_core::{Denial, Reason, SandboxSpec, exec::Exec};
 
+use super::screen;
 use crate::{
     config::{Ask, Settings},
     sandboxes::access::{Liftable, Person, Question, Reply, Span, Wish, is_operators, judge},
@@ -102,8 +103,12 @@ fn terminal() -> Option<File> {
 fn ask(text: &str, patience: Duration) -> Reply {
     let Some(mut terminal) = terminal() else { return Reply::NoAnswer };
     let _ = tcflush(&terminal, QueueSelector::IFlush);
-    let choices = "y: once, m: for 10 minutes, s: for this sandbox, anything else: no";
-    if write!(terminal, "{text}\n[{choices}] ").and_then(|()| terminal.flush()).is_err() {
+    // What is granted for longer lives in a server, and this program ends with its command.
+    let text: Vec<String> = text.lines().map(screen::for_reading).collect();
+    if write!(terminal, "{}\n[y: yes, once; anything else: no] ", text.join("\n"))
+        .and_then(|()| terminal.flush())
+        .is_err()
+    {
         return Reply::NoAnswer;
     }
     let Some(typed) = line(&mut terminal, patience) else {
@@ -112,8 +117,6 @@ fn ask(text: &str, patience: Duration) -> Reply {
     };
     match typed.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Reply::Granted(Span::Once),
-        "m" => Reply::Granted(Span::Minutes(10)),
-        "s" => Reply::Granted(Span::Sandbox),
         _ => Reply::Declined,
     }
 }

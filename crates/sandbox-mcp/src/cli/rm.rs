@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let chosen: Vec<SessionId> = if args.all || args.mine_ended {
+    let chosen: Vec<SessionId> = if args.all || args.ended {
         let mine = app.sandboxes.list_all().await.into_iter();
         mine.filter(|summary| args.all || matches!(summary.state, State::Ended { .. }))
             .map(|summary| summary.session_id)
@@ -20,21 +20,24 @@ pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::
     } else {
         args.sessions
     };
-    let mut failed = 0;
+    let (mut failed, mut told) = (0, Vec::new());
     for id in &chosen {
         let removed = app.sandboxes.remove(&app.owner_of(id), id).await;
         failed += usize::from(removed.is_err());
         match (answer, &removed) {
-            (Answer::Json, Ok(())) => screen::say_json(&json!({ "session_id": id, "status": "removed" })),
+            (Answer::Json, Ok(())) => told.push(json!({ "session_id": id, "status": "removed" })),
             (Answer::Json, Err(error)) => {
-                screen::say_json(&json!({ "session_id": id, "status": "failed", "error": error.to_string() }));
+                let error = screen::error_in_json(&error.to_string());
+                told.push(json!({ "session_id": id, "status": "failed", "error": error["error"] }));
             }
             (Answer::Text, Ok(())) => screen::say(&format!("removed {id}")),
             (Answer::Text, Err(error)) => screen::tell(&error.to_string()),
         }
     }
-    if chosen.is_empty() {
-        screen::tell("there is nothing to remove");
+    match answer {
+        Answer::Json => screen::say_json(&told),
+        Answer::Text if chosen.is_empty() => screen::tell("there is nothing to remove"),
+        Answer::Text => {}
     }
     app.sandboxes.close().await;
     empty_trash(&app.settings);

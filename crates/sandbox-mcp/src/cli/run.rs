@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sandbox_core::Bytes;
+use rustix::fs::Access;
+use sandbox_core::{Bytes, SessionId};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -30,11 +31,15 @@ use crate::{
     sandboxes::{ChangedFile, Lifetime},
 };
 
+/// Where results go if nobody says.
+const RESULTS: &str = "sandbox-output";
 /// Longest piece of a line that is shown while the work goes on.
 const SHOWN: usize = 400;
 
 pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow::Result<u8> {
     let files = args.files.iter().map(|path| open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    check_names(&args.files)?;
+    check_out(args.out.as_deref())?;
     let app = App::make(settings)?;
     let code = tokio::select! {
         code = work(&app, args, files, answer) => code,
@@ -51,6 +56,13 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     let caller = args.session.as_ref().map_or_else(|| app.caller.clone(), |id| app.owner_of(id));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let lifetime = if args.keep { Lifetime::Persistent } else { Lifetime::Temporary };
+    let narrowed = match args.session {
+        Some(_) => Vec::new(),
+        None => app.settings.lowered_by_ceiling(&agent::policy(&app.settings, args.level)?.name),
+    };
+    if args.level.is_some() {
+        narrowed.iter().for_each(|what| screen::tell(what));
+    }
     let place = match args.session {
         Some(session_id) => TaskPlace::Existing { session_id, level: args.level },
         None => TaskPlace::New { level: args.level, image: args.image, lifetime },
@@ -74,7 +86,11 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     let result = result?;
     let taken = take_out(app, &result, args.out, existing).await?;
     match answer {
-        Answer::Json => screen::say_json(&taken.told(&result)),
+        Answer::Json => {
+            let mut told = taken.told(&result);
+            told["narrowed"] = json!(narrowed);
+            screen::say_json(&told);
+        }
         Answer::Text => taken.show(&result),
     }
     if args.keep {
@@ -101,10 +117,39 @@ fn open(path: &Path) -> anyhow::Result<TaskFile> {
     Ok(TaskFile { path: name.to_owned(), content: Content::File(file), mode: Some(found.mode() & 0o777) })
 }
 
+/// All files come to stand in one folder.
+fn check_names(paths: &[PathBuf]) -> anyhow::Result<()> {
+    for (number, path) in paths.iter().enumerate() {
+        if let Some(other) = paths[..number].iter().find(|other| other.file_name() == path.file_name()) {
+            let (first, second) = (other.display(), path.display());
+            bail!("{first} and {second} have the same name, and one would replace the other: rename one of them");
+        }
+    }
+    Ok(())
+}
+
+/// Also looked at before anything is made: results that can be put nowhere would be lost.
+fn check_out(out: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(folder) = out {
+        return open_out(folder, Existing::Keep).map(drop);
+    }
+    // With the dot at its end, a file of that name is in the way.
+    let place = if Path::new(RESULTS).exists() { Path::new(RESULTS).join(".") } else { PathBuf::from(".") };
+    let cannot = || format!("results cannot be put into ./{RESULTS}: name another folder with --out");
+    rustix::fs::access(place, Access::WRITE_OK).with_context(cannot)
+}
+
+fn open_out(folder: &Path, existing: Existing) -> anyhow::Result<OutFolder> {
+    let cannot = || format!("results cannot be put into {}: name another folder with --out", folder.display());
+    OutFolder::open(folder, existing).with_context(cannot)
+}
+
 /// What was taken out, file by file.
 struct Taken<'r> {
     folder: PathBuf,
     files: Vec<(&'r ChangedFile, Result<(), OutError>)>,
+    /// Those for which something was in the way: the sandbox goes, but its results must not.
+    aside: Option<Box<Taken<'r>>>,
 }
 
 async fn take_out<'r>(
@@ -113,18 +158,34 @@ async fn take_out<'r>(
     out: Option<PathBuf>,
     existing: Existing,
 ) -> anyhow::Result<Taken<'r>> {
-    let default = || Path::new("sandbox-output").join(screen::short_id(&result.session_id));
-    let folder = out.unwrap_or_else(default);
-    let mut taken = Taken { folder, files: Vec::new() };
+    let folder = out.unwrap_or_else(|| new_folder(&result.session_id));
+    let mut taken = Taken { folder, files: Vec::new(), aside: None };
     let mut results = result.changes.created.iter().chain(&result.changes.changed).peekable();
     if results.peek().is_some() {
         let session = app.sandboxes.find(&app.owner_of(&result.session_id), &result.session_id).await?;
-        let cannot =
-            || format!("results cannot be put into {}: name another folder with --out", taken.folder.display());
-        let target = OutFolder::open(&taken.folder, existing).with_context(cannot)?;
-        taken.files = target.take(&session, results).await;
+        taken.files = open_out(&taken.folder, existing)?.take(&session, results).await;
+        let in_the_way = |error: &OutError| matches!(error, OutError::Exists(_) | OutError::InTheWay);
+        let left = taken.files.iter().filter(|(_, copied)| copied.as_ref().is_err_and(in_the_way));
+        let left: Vec<&ChangedFile> = left.map(|(file, _)| *file).collect();
+        if !left.is_empty() {
+            let folder = new_folder(&result.session_id);
+            match open_out(&folder, Existing::Keep) {
+                Ok(target) => {
+                    let files = target.take(&session, left).await;
+                    taken.aside = Some(Box::new(Taken { folder, files, aside: None }));
+                }
+                Err(error) => screen::tell_error(&error),
+            }
+        }
     }
     Ok(taken)
+}
+
+/// One that is not there yet.
+fn new_folder(id: &SessionId) -> PathBuf {
+    let first = Path::new(RESULTS).join(screen::short_id(id));
+    let later = (2..).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
+    std::iter::once(first.clone()).chain(later).find(|folder| folder.symlink_metadata().is_err()).unwrap_or(first)
 }
 
 impl Taken<'_> {
@@ -136,6 +197,15 @@ impl Taken<'_> {
         if !result.output.is_empty() {
             result.output.lines().for_each(|line| screen::say(&screen::harmless(line)));
         }
+        self.show_files();
+        let look = if result.status == TaskStatus::Completed { Look::Good } else { Look::Bad };
+        screen::tell_marked(result.status.as_str(), look, &format!("in {:.1} s", result.duration_seconds));
+        if let Some(error) = &result.error {
+            screen::tell(error);
+        }
+    }
+
+    fn show_files(&self) {
         for (file, copied) in &self.files {
             let inside = screen::harmless(&String::from_utf8_lossy(&file.path.0));
             let outside = self.folder.join(&inside);
@@ -144,10 +214,9 @@ impl Taken<'_> {
                 Err(error) => screen::tell(&format!("{inside} was not taken out: {error}")),
             }
         }
-        let look = if result.status == TaskStatus::Completed { Look::Good } else { Look::Bad };
-        screen::tell_marked(result.status.as_str(), look, &format!("in {:.1} s", result.duration_seconds));
-        if let Some(error) = &result.error {
-            screen::tell(error);
+        if let Some(aside) = &self.aside {
+            screen::tell(&format!("what was not taken out is in {} instead:", aside.folder.display()));
+            aside.show_files();
         }
     }
 
@@ -158,7 +227,11 @@ impl Taken<'_> {
             let error = copied.as_ref().err().map(ToString::to_string);
             json!({ "path": path, "copied": copied.is_ok(), "error": error })
         };
-        told["out"] = json!({ "folder": self.folder, "files": self.files.iter().map(file).collect::<Vec<_>>() });
+        let out = |taken: &Taken<'_>| json!({ "folder": taken.folder, "files": taken.files.iter().map(file).collect::<Vec<_>>() });
+        told["out"] = out(self);
+        if let Some(aside) = &self.aside {
+            told["out_aside"] = out(aside);
+        }
         told
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Text from inside a sandbox is hostile: control characters never reach a terminal through here.
 
-use std::io::{IsTerminal, Write};
+use std::{
+    io::{IsTerminal, Write},
+    os::fd::AsFd,
+};
 
 use sandbox_core::SessionId;
 use serde::Serialize;
@@ -33,13 +36,66 @@ pub fn say_json(value: &impl Serialize) {
     }
 }
 
+/// What went wrong, as an answer in JSON has it.
+pub fn error_in_json(message: &str) -> serde_json::Value {
+    serde_json::json!({ "error": { "message": message } })
+}
+
 /// A message for a person. It may hold text from inside.
 pub fn tell(message: &str) {
     tell_to(&mut std::io::stderr().lock(), message);
 }
 
 fn tell_to(stream: &mut impl Write, message: &str) {
-    let _ = writeln!(stream, "sandbox-mcp: {}", harmless(message));
+    let _ = writeln!(stream, "{}", for_reading(&format!("sandbox-mcp: {}", harmless(message))));
+}
+
+/// How many letters a line of standard output has; only a terminal has an end.
+pub fn columns() -> Option<usize> {
+    columns_of(std::io::stdout())
+}
+
+fn columns_of(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// What follows a margin on standard output, broken between words where a terminal ends.
+pub fn hanging(text: &str, margin: usize) -> String {
+    match columns() {
+        Some(columns) => broken(text, columns.saturating_sub(margin), margin),
+        None => text.to_owned(),
+    }
+}
+
+/// A message, broken between words where standard error is a terminal and ends.
+pub fn for_reading(message: &str) -> String {
+    match columns_of(std::io::stderr()) {
+        Some(columns) => broken(message, columns, 0),
+        None => message.to_owned(),
+    }
+}
+
+/// Lines of at most this width, all but the first behind a margin. What is too narrow for words is left alone.
+fn broken(text: &str, width: usize, margin: usize) -> String {
+    if width < 20 {
+        return text.to_owned();
+    }
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let long = word.chars().count();
+        if used > 0 && used + 1 + long > width {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', margin));
+            used = 0;
+        } else if used > 0 {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += long;
+    }
+    lines
 }
 
 /// A message that begins with a word in colour.
@@ -51,7 +107,9 @@ pub fn tell_marked(word: &str, look: Look, message: &str) {
 /// An error for a person, with all its causes. They may hold text from inside.
 pub fn tell_error(error: &anyhow::Error) {
     let red = paint_if(std::io::stderr().is_terminal(), "error:", Look::Bad);
-    let _ = writeln!(std::io::stderr().lock(), "{red} {}", harmless(&format!("{error:#}")));
+    // The colour takes no room on the screen, but would be counted.
+    let message = for_reading(&format!("error: {}", harmless(&format!("{error:#}"))));
+    let _ = writeln!(std::io::stderr().lock(), "{red}{}", message.trim_start_matches("error:"));
 }
 
 /// In colour if standard output is a terminal.
@@ -59,9 +117,18 @@ pub fn paint(text: &str, look: Look) -> String {
     paint_if(std::io::stdout().is_terminal(), text, look)
 }
 
-/// In colour if this is a terminal and nobody said no (<https://no-color.org>).
+/// Whether this is a terminal and nobody said no to colours (<https://no-color.org>).
+pub fn is_coloured(stream: impl IsTerminal) -> bool {
+    stream.is_terminal() && !no_colours()
+}
+
+fn no_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// In colour if this is a terminal and nobody said no.
 pub fn paint_if(terminal: bool, text: &str, look: Look) -> String {
-    if !terminal || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+    if !terminal || no_colours() {
         return text.to_owned();
     }
     let code = match look {
@@ -114,12 +181,12 @@ pub fn short_id(id: &SessionId) -> &str {
     &text[text.len() - 24..text.len() - 16]
 }
 
-/// Milliseconds since 1970 as `2026-11-16 01:29:37` (UTC).
+/// Milliseconds since 1970 as `2026-11-16 01:29:37Z`: universal time, and marked so.
 pub fn date(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     let (year, month, day) = civil((seconds / 86_400) as i64);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Days since 1970 as a date of the Gregorian calendar, counted in eras of 400 years that begin in March.
@@ -140,9 +207,17 @@ mod tests {
 
     #[test]
     fn dates_are_right_around_leap_days() {
-        assert_eq!(date(0), "1970-01-01 00:00:00");
-        assert_eq!(date(951_782_400_000), "2000-02-29 00:00:00");
-        assert_eq!(date(1_794_792_577_000), "2026-11-16 01:29:37");
+        assert_eq!(date(0), "1970-01-01 00:00:00Z");
+        assert_eq!(date(951_782_400_000), "2000-02-29 00:00:00Z");
+        assert_eq!(date(1_794_792_577_000), "2026-11-16 01:29:37Z");
+    }
+
+    #[test]
+    fn long_messages_are_broken_between_words() {
+        let text = "there is no such command in the sandbox";
+        assert_eq!(broken(text, 20, 3), "there is no such\n   command in the\n   sandbox");
+        assert_eq!(broken(text, 10, 3), text);
+        assert_eq!(broken("a  b", 20, 0), "a  b");
     }
 
     #[test]

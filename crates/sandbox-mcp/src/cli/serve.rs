@@ -1,5 +1,7 @@
 //! `serve`: MCP over standard streams until they close or somebody says stop.
 
+use std::io::IsTerminal;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{app::App, cli::terminal::stop_asked, config::Settings, mcp};
@@ -10,6 +12,11 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     let recovery = app.sandboxes.recovery();
     if !recovery.is_empty() {
         super::screen::tell(&recovery.to_string());
+    }
+    if std::io::stdin().is_terminal() {
+        super::screen::tell(
+            "waits for an MCP client on standard input. Clients start it by themselves: `sandbox-mcp serve --help` shows how. Ctrl-C ends it",
+        );
     }
     let served = tokio::select! {
         served = mcp::serve_stdio(app.clone()) => served.map(|()| 0),

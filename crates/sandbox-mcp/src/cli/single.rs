@@ -4,7 +4,7 @@
 use std::{io, os::fd::AsFd};
 
 use rustix::fs::{FileType, fstat, major, minor};
-use sandbox_core::{SandboxSpec, SessionId, UserId, exec};
+use sandbox_core::{Policy, SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
@@ -68,11 +68,19 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let owner = UserId::local();
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
     let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
-    let policy = match &args.policy {
-        Some(name) => settings.policy_at_terminal(name)?,
-        None => settings.default_policy.clone(),
-    };
+    let (policy, _) = policy(settings, args)?;
     Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })
+}
+
+/// The policy of a fresh sandbox, and what the ceiling took from it. Who named it is told so; the default is nobody's wish.
+pub(super) fn policy(settings: &Settings, args: &Exec) -> anyhow::Result<(Policy, Vec<String>)> {
+    let Some(said) = &args.policy else {
+        let default = &settings.default_policy;
+        return Ok((default.clone(), settings.lowered_by_ceiling(&default.name)));
+    };
+    let narrowed = settings.lowered_at_terminal(said);
+    narrowed.iter().for_each(|what| screen::tell(what));
+    Ok((settings.policy_at_terminal(said)?, narrowed))
 }
 
 fn can_be_handed(descriptor: impl AsFd) -> bool {

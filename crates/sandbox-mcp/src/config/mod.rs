@@ -61,8 +61,18 @@ pub enum ConfigError {
         /// All names.
         known: String,
     },
+    /// A name of the policy table that no sandbox can have.
+    #[error(
+        "the policy `{name}` is not for sandboxes: it is for servers that ship with this program and run outside. Policies: {known}"
+    )]
+    NotForSandboxes {
+        /// The name as typed.
+        name: String,
+        /// All names that sandboxes can have.
+        known: String,
+    },
     /// A policy of the operator's own says what cannot be followed.
-    #[error("the policy {file} cannot be used: {why}. Correct it; `sandbox-mcp doctor` looks at all policies")]
+    #[error("the policy {file} cannot be used: {why}. Correct the file")]
     Policy {
         /// Its file.
         file: PathBuf,

@@ -20,6 +20,8 @@ use crate::commands::{Rules, Verdict};
 
 /// No policy is longer.
 const LONGEST: u64 = 64 << 10;
+/// What runs outside a sandbox; see docs/policy.md.
+const OUTSIDE: &str = "builtin";
 /// How a policy's file ends.
 const ENDING: &str = "toml";
 
@@ -31,11 +33,7 @@ impl Settings {
 
     /// The policy that a person at the terminal names: by its name, or as the path of a file.
     pub fn policy_at_terminal(&self, said: &str) -> Result<Policy, ConfigError> {
-        let path = Path::new(said);
-        if path.extension().is_some_and(|ending| ending == ENDING) || said.contains('/') {
-            return Ok(self.bounded(load(path)?));
-        }
-        self.policy(said)
+        Ok(self.bounded(self.unbounded_at_terminal(said)?))
     }
 
     /// Every policy that can be named, with what is wrong with it if it cannot be used.
@@ -46,7 +44,17 @@ impl Settings {
 
     /// What a policy has less of than its author wrote, in words: the ceiling's doing.
     pub fn lowered_by_ceiling(&self, name: &str) -> Vec<String> {
-        let (Some(ceiling), Ok(written)) = (&self.ceiling, self.unbounded(name)) else { return Vec::new() };
+        self.lowered(|| self.unbounded(name))
+    }
+
+    /// The same for what a person at the terminal named.
+    pub fn lowered_at_terminal(&self, said: &str) -> Vec<String> {
+        self.lowered(|| self.unbounded_at_terminal(said))
+    }
+
+    fn lowered(&self, written: impl FnOnce() -> Result<Policy, ConfigError>) -> Vec<String> {
+        let Some(ceiling) = &self.ceiling else { return Vec::new() };
+        let Ok(written) = written() else { return Vec::new() };
         let lowered = written.within(ceiling).less_than(&written);
         lowered.into_iter().map(|what| format!("{what}: the ceiling `{}` says so", ceiling.name)).collect()
     }
@@ -71,6 +79,12 @@ impl Settings {
         policy
     }
 
+    fn unbounded_at_terminal(&self, said: &str) -> Result<Policy, ConfigError> {
+        let path = Path::new(said);
+        let is_file = path.extension().is_some_and(|ending| ending == ENDING) || said.contains('/');
+        if is_file { load(path) } else { self.unbounded(said) }
+    }
+
     fn unbounded(&self, name: &str) -> Result<Policy, ConfigError> {
         if let Some(policy) = Policy::preset(name) {
             return Ok(policy);
@@ -84,29 +98,46 @@ impl Settings {
     pub(super) fn unknown_policy(&self, name: &str) -> ConfigError {
         let own = self.own_policies();
         let known: Vec<&str> = PRESETS.into_iter().chain(own.iter().map(String::as_str)).collect();
+        if name == OUTSIDE {
+            return ConfigError::NotForSandboxes { name: name.to_owned(), known: known.join(", ") };
+        }
         let nearest = nearest(name, known.iter().copied()).map(str::to_owned);
         ConfigError::UnknownPolicy { name: name.chars().take(60).collect(), nearest, known: known.join(", ") }
     }
 
     /// Names of the operator's own. What is not there is no policy, and no error.
     pub(super) fn own_policies(&self) -> BTreeSet<String> {
+        let name = |file: PathBuf| Some(name_of(&file).ok()?.to_owned());
+        self.policy_files().into_iter().filter_map(name).collect()
+    }
+
+    /// Files of the folder that are no policy because of their names, and why.
+    pub fn ignored_policies(&self) -> Vec<(PathBuf, String)> {
+        let why = |file: PathBuf| name_of(&file).err().map(|why| (file.clone(), why));
+        self.policy_files().into_iter().filter_map(why).collect()
+    }
+
+    fn policy_files(&self) -> BTreeSet<PathBuf> {
         let entries = self.policy_folder.as_deref().and_then(|folder| fs::read_dir(folder).ok());
-        let name = |path: PathBuf| {
-            let named = path.extension().is_some_and(|ending| ending == ENDING);
-            path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| named && is_name(stem)).map(str::to_owned)
-        };
-        entries.into_iter().flatten().flatten().filter_map(|entry| name(entry.path())).collect()
+        let files = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        files.filter(|file| file.extension().is_some_and(|ending| ending == ENDING)).collect()
+    }
+}
+
+/// What the policy in a file is called, or why it cannot be called so.
+fn name_of(file: &Path) -> Result<&str, String> {
+    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_name(stem));
+    match name {
+        Some(preset) if PRESETS.contains(&preset) => Err(format!("`{preset}` is a preset")),
+        Some(name) => Ok(name),
+        None => Err("its name must be 1 to 40 letters, digits, `_` and `-`".to_owned()),
     }
 }
 
 /// The policy that a file holds, under the file's name.
 fn load(file: &Path) -> Result<Policy, ConfigError> {
     let refuse = |why: String| ConfigError::Policy { file: file.to_owned(), why };
-    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_name(stem));
-    let name = name.ok_or_else(|| refuse("its name must be 1 to 40 letters, digits, `_` and `-`".to_owned()))?;
-    if PRESETS.contains(&name) {
-        return Err(refuse(format!("`{name}` is a preset: give the file another name")));
-    }
+    let name = name_of(file).map_err(refuse)?;
     let text = read(file).map_err(|error| refuse(error.to_string()))?;
     let written: WrittenPolicy = toml::from_str(&text).map_err(|error| refuse(in_words(&error, &text)))?;
     let policy = written.meaning(name).map_err(|error| refuse(error.to_string()))?;

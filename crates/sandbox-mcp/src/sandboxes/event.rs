@@ -40,6 +40,7 @@ pub enum What {
         /// With which policy.
         policy: String,
         /// How long that took.
+        #[serde(with = "seconds", rename = "duration_seconds", alias = "took")]
         took: Duration,
     },
     /// It was found alive after an earlier server was gone, and is looked after again.
@@ -58,6 +59,7 @@ pub enum What {
         /// How.
         exit: Exit,
         /// After how long.
+        #[serde(with = "seconds", rename = "duration_seconds", alias = "elapsed")]
         elapsed: Duration,
     },
     /// A wall refused something. Never a guess from what a command printed.
@@ -112,6 +114,7 @@ pub enum What {
         /// `completed`, `failed`, `timeout` or `cancelled`.
         status: String,
         /// After how long.
+        #[serde(with = "seconds", rename = "duration_seconds", alias = "elapsed")]
         elapsed: Duration,
     },
     /// The sandbox ended by itself, or a limit ended it. Its files are kept until clean-up.
@@ -124,4 +127,45 @@ pub enum What {
         /// Why.
         why: String,
     },
+}
+
+/// A time as people read it, and as earlier programs wrote it down.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Seconds(f64),
+        Parts(Duration),
+    }
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64((time.as_secs_f64() * 1e6).round() / 1e6)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Duration, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Seconds(seconds) => Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom),
+            Written::Parts(time) => Ok(time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_and_old_ones_can_be_read() {
+        let what = What::TaskFinished { status: "completed".to_owned(), elapsed: Duration::from_millis(1500) };
+        let json = serde_json::to_value(&what).unwrap();
+        assert_eq!(json["duration_seconds"], 1.5);
+        assert_eq!(serde_json::from_value::<What>(json).unwrap(), what);
+        let old = r#"{"event":"task_finished","status":"completed","elapsed":{"secs":1,"nanos":500000000}}"#;
+        assert_eq!(serde_json::from_str::<What>(old).unwrap(), what);
+    }
 }

@@ -34,6 +34,9 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// A sandbox that does not answer in this time is described without its answer.
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a sandbox that is not persistent lives without a server, at most.
+const LEASE: Duration = Duration::from_secs(60);
+
 /// Who sees to it that a sandbox ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
@@ -340,6 +343,13 @@ impl Session {
 pub(super) fn summary(facts: &Facts, folder: &Path, state: State, settings: &Settings) -> Summary {
     let idle = folders::idle(folder);
     let spec = &facts.spec;
+    let unused = settings.idle.map(|limit| limit.saturating_sub(idle));
+    let expires_in = match state {
+        _ if spec.persistent => None,
+        // Nobody renews its lease any more.
+        State::Unattended => Some(unused.map_or(LEASE, |left| left.min(LEASE))),
+        _ => unused,
+    };
     Summary {
         session_id: spec.id.clone(),
         owner: spec.owner.clone(),
@@ -349,7 +359,7 @@ pub(super) fn summary(facts: &Facts, folder: &Path, state: State, settings: &Set
         persistent: spec.persistent,
         age: folders::made(folder).elapsed().unwrap_or_default(),
         idle,
-        expires_in: settings.idle.filter(|_| !spec.persistent).map(|limit| limit.saturating_sub(idle)),
+        expires_in,
     }
 }
 

@@ -80,6 +80,11 @@ async fn a_server_killed_in_the_middle_of_a_command_leaves_only_the_files() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(processes_with(&format!("sleep {mark}")), 2);
     client.kill().await;
+    let mut list = std::process::Command::new(crate::harness::BINARY);
+    let listed = list.args(["list", "--json", "--state"]).arg(client.state()).output().unwrap();
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let left = listed[0]["expires_in_seconds"].as_f64().unwrap();
+    assert!(left <= 60.0 || listed[0]["state"] == "ended", "nobody renews its lease: {listed}");
     nothing_left(&session, &format!("sleep {mark}"), Duration::from_secs(10)).await;
     let kept = client.folder(&session).join("workspace/result.txt");
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "work\n");

@@ -7,6 +7,7 @@
 #[path = "../support/disguise.rs"]
 mod disguise;
 mod harness;
+mod person;
 mod schema;
 
 mod arguments;
@@ -14,6 +15,7 @@ mod asking;
 mod commands;
 mod denials;
 mod disguises;
+mod doctor;
 mod files;
 mod happy;
 mod hostile;

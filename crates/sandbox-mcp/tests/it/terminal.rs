@@ -3,60 +3,12 @@
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::process::CommandExt,
-    path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::Stdio,
 };
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::harness::BINARY;
-
-/// A person with a home of their own.
-struct Person {
-    home: TempDir,
-}
-
-impl Person {
-    fn new() -> Self {
-        Self { home: tempfile::tempdir().unwrap() }
-    }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
-    }
-
-    /// Our program with these words.
-    fn types(&self, words: &[&str]) -> Command {
-        self.starts(BINARY, words)
-    }
-
-    fn starts(&self, program: &str, words: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command.args(words).current_dir(self.home.path()).stdin(Stdio::null());
-        command.env("XDG_STATE_HOME", self.folder("state")).env("XDG_CONFIG_HOME", self.folder("config"));
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.types(words).output().unwrap()
-    }
-
-    fn shell(&self, script: &str) -> Output {
-        self.starts("sh", &["-c", script]).env("BIN", BINARY).process_group(0).output().unwrap()
-    }
-
-    /// The one JSON value that a command answers with.
-    fn json(&self, words: &[&str]) -> Value {
-        let output = self.run(&[words, &["--json"]].concat());
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-    }
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap().trim()
-}
+use crate::person::{Person, at_a_terminal, at_a_terminal_after, text};
 
 #[test]
 fn exec_is_like_running_the_command_here() {
@@ -119,25 +71,6 @@ fn a_person_at_a_terminal_gets_one_inside() {
     assert!(shown.contains("/dev/pts/"), "{shown}");
 }
 
-/// What a person sees at a real terminal, when a question comes up and they type this.
-fn at_a_terminal(person: &Person, script: &str, typed: &str) -> String {
-    let mut command = person.starts("script", &["-qec", script, "/dev/null"]);
-    command.env("BIN", BINARY).env("SANDBOX_MCP_ANSWER_SECONDS", "20").process_group(0);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let (mut shown, mut answered) = (Vec::new(), false);
-    let mut bytes = [0; 4096];
-    while let Ok(length @ 1..) = screen.read(&mut bytes) {
-        shown.extend_from_slice(&bytes[..length]);
-        if !answered && String::from_utf8_lossy(&shown).contains("anything else: no] ") {
-            keys.write_all(typed.as_bytes()).unwrap();
-            answered = true;
-        }
-    }
-    child.wait().unwrap();
-    String::from_utf8_lossy(&shown).into_owned()
-}
-
 #[test]
 fn a_person_at_a_terminal_is_asked_about_a_denied_command() {
     let person = Person::new();
@@ -153,6 +86,11 @@ fn a_person_at_a_terminal_is_asked_about_a_denied_command() {
     assert!(seen.contains("the person at the terminal said no") && seen.contains("code 126"), "{seen}");
     let never = at_a_terminal(&person, "SANDBOX_MCP_ASK=never $BIN exec -- ssh -V; echo code $?", "y\n");
     assert!(!never.contains("anything else: no]") && never.contains("code 126"), "{never}");
+    // Nothing that is granted outlives this program, so nothing longer is offered, nor taken.
+    for longer in ["m\n", "s\n"] {
+        let seen = at_a_terminal(&person, "$BIN exec -- ssh -V; echo code $?", longer);
+        assert!(!seen.contains("10 minutes") && seen.contains("code 126"), "{seen}");
+    }
 }
 
 #[test]
@@ -182,9 +120,104 @@ fn run_takes_files_in_and_results_out() {
     let again = person.run(&["run", "once more", "--out", "results"]);
     assert!(!again.status.success(), "it replaces a file that it was not told to: {again:?}");
     assert!(fs::read_to_string(person.folder("results/output.txt")).unwrap().contains("add up"), "nothing is lost");
+    let aside: Vec<_> =
+        fs::read_dir(person.folder("sandbox-output")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    let made = fs::read_to_string(aside[0].join("output.txt")).unwrap();
+    assert!(made.contains("once more") && text(&again.stderr).contains("sandbox-output/"), "{again:?}");
     assert!(person.run(&["run", "once more", "--out", "results", "--force"]).status.success());
     let missing = person.run(&["run", "read it", "--file", "nothing.csv"]);
     assert!(!missing.status.success() && text(&missing.stderr).contains("nothing.csv"), "{missing:?}");
+}
+
+#[test]
+fn run_does_not_begin_what_would_lose_files() {
+    let person = Person::new();
+    for folder in ["d1", "d2"] {
+        fs::create_dir(person.folder(folder)).unwrap();
+        fs::write(person.folder(folder).join("a.txt"), folder).unwrap();
+    }
+    let same = person.run(&["run", "-f", "d1/a.txt", "-f", "d2/a.txt", "look at them"]);
+    assert_eq!(same.status.code(), Some(1), "{same:?}");
+    assert!(text(&same.stderr).contains("d1/a.txt and d2/a.txt have the same name"), "{same:?}");
+    let nowhere = person.run(&["run", "look at it", "-f", "d1/a.txt", "--out", "d1/a.txt"]);
+    assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
+    fs::write(person.folder("sandbox-output"), "in the way").unwrap();
+    let default = person.run(&["run", "look at it"]);
+    assert_eq!(default.status.code(), Some(1), "{default:?}");
+    assert!(!person.folder("state/sandbox-mcp/history.db").exists(), "it began: {default:?}");
+}
+
+#[test]
+fn what_the_ceiling_takes_is_said() {
+    let person = Person::new();
+    person.settles("ceiling = \"yolo-1\"\n");
+    fs::write(person.folder("mine.toml"), "extends = \"yolo-4\"\n").unwrap();
+    for policy in ["yolo-4", "./mine.toml"] {
+        let said = person.run(&["exec", "--policy", policy, "--", "true"]);
+        assert!(said.status.success() && text(&said.stderr).contains("the ceiling `yolo-1` says so"), "{said:?}");
+        let output = person.run(&["exec", "--policy", policy, "--json", "--", "true"]);
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!told["narrowed"].as_array().unwrap().is_empty(), "{told}");
+    }
+    let told = person.json(&["run", "make something", "--level", "4"]);
+    assert!(!told["narrowed"].as_array().unwrap().is_empty(), "{told}");
+    let unasked = person.run(&["exec", "--", "true"]);
+    assert_eq!(text(&unasked.stderr), "", "the default is nobody's wish");
+    let outside = person.run(&["exec", "--policy", "builtin", "--", "true"]);
+    assert!(text(&outside.stderr).contains("`builtin` is not for sandboxes"), "{outside:?}");
+}
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let person = Person::new();
+    let unknown = "sandbox_local_0123456789abcdef01234567";
+    let cases: [(&[&str], i32); 8] = [
+        (&["exec", "--policy", "nope", "--json", "--", "true"], 125),
+        (&["exec", "--session", unknown, "--json", "--", "true"], 125),
+        (&["exec", "--json", "--", "no-such-program"], 127),
+        (&["run", "read it", "--file", "nothing.csv", "--json"], 1),
+        (&["logs", unknown, "--json"], 1),
+        (&["doctor", "--attack", "--only", "nope", "--json"], 1),
+        (&["list", "--jsn", "--json"], 2),
+        (&["serve", "--json"], 2),
+    ];
+    for (words, code) in cases {
+        let output = person.run(words);
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        assert!(told["error"]["message"].is_string(), "{words:?}: {told}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
+    }
+    assert_eq!(person.json(&["rm", "--all"]), serde_json::json!([]));
+    assert_eq!(person.json(&["rm", "--ended"]), serde_json::json!([]));
+    assert!(person.json(&["rm", unknown])[0]["error"]["message"].is_string());
+    let short = person.run(&["exec", "--session", "sandbox_local_4f2a1111", "--", "true"]);
+    assert!(text(&short.stderr).contains("24 digits") && text(&short.stderr).contains("`list`"), "{short:?}");
+}
+
+#[test]
+fn a_server_at_a_terminal_says_what_it_waits_for_and_a_log_file_has_no_colours() {
+    let person = Person::new();
+    let seen = at_a_terminal_after(&person, "timeout --foreground 20 $BIN serve", "waits for an MCP client", "\x03");
+    assert!(seen.contains("serve --help") && seen.contains("^C"), "{seen}");
+    let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"nope","arguments":{}}}"#;
+    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+    fs::write(
+        person.folder("in"),
+        format!("{hello}\n{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}}\n{call}\n"),
+    )
+    .unwrap();
+    let log = |level: &str| {
+        let answered = "for i in $(seq 200); do grep -q '\"id\":2' out && break; sleep 0.1; done";
+        let serve = format!("SANDBOX_MCP_LOG={level} $BIN serve >out 2>err.log");
+        let script = format!(": >out; (cat in; {answered}) | {serve}; cat out >&2; cat err.log");
+        let output = person.shell(&script);
+        assert!(String::from_utf8_lossy(&output.stderr).contains("\"id\":2"), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(log("warn"), "", "what a client does wrong is answered, not logged");
+    let much = log("debug");
+    assert!(!much.is_empty() && !much.contains('\x1b'), "{much}");
 }
 
 #[test]
@@ -198,6 +231,11 @@ fn a_kept_sandbox_is_listed_used_logged_and_removed() {
     assert!(text(&inside.stdout).contains("make something"), "{inside:?}");
     let logs = person.run(&["logs", &id]);
     assert!(logs.status.success() && text(&logs.stdout).contains("make something"), "{logs:?}");
+    assert_eq!(text(&logs.stdout).get(19..20), Some("Z"), "the times are universal, and say so: {logs:?}");
+    let logs = person.run(&["logs", &id, "--json"]);
+    let events = text(&logs.stdout).lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let finished: Vec<Value> = events.filter(|event| event["event"] == "task_finished").collect();
+    assert!(finished[0]["duration_seconds"].is_number(), "{finished:?}");
     assert!(person.run(&["rm", &id]).status.success());
     assert_eq!(person.json(&["list"]), serde_json::json!([]));
     let gone = person.run(&["exec", "--session", &id, "--", "true"]);
@@ -207,44 +245,10 @@ fn a_kept_sandbox_is_listed_used_logged_and_removed() {
 #[test]
 fn a_misspelt_setting_is_refused_with_the_nearest_one() {
     let person = Person::new();
-    fs::create_dir_all(person.folder("config/sandbox-mcp")).unwrap();
-    fs::write(person.folder("config/sandbox-mcp/config.toml"), "max_timeout_second = 5\n").unwrap();
+    person.settles("max_timeout_second = 5\n");
     let output = person.run(&["exec", "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text(&output.stderr).contains("max_timeout_seconds"), "{output:?}");
-}
-
-#[test]
-fn doctor_says_what_works_here() {
-    let person = Person::new();
-    let output = person.run(&["doctor"]);
-    assert!(output.status.success(), "{output:?}");
-    assert!(!output.stdout.contains(&0x1b), "colours are for terminals");
-    let told = person.json(&["doctor"]);
-    assert!(told.is_object(), "{told}");
-}
-
-#[test]
-fn doctor_fix_says_so_where_there_is_nothing_to_fix() {
-    if fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|answer| answer.starts_with('Y')) {
-        return eprintln!("AppArmor is here, and this machine is not ours to change: tests/guest tries it");
-    }
-    let person = Person::new();
-    let output = person.run(&["doctor", "--fix"]);
-    assert!(output.status.success() && text(&output.stdout).contains("nothing to fix"), "{output:?}");
-    assert_eq!(person.json(&["doctor", "--fix"]), serde_json::json!([]));
-}
-
-#[test]
-fn doctor_attacks_its_own_sandboxes() {
-    let person = Person::new();
-    let told = person.json(&["doctor", "--attack", "--policy", "yolo-1", "--only", "mount_tmpfs"]);
-    assert_eq!(told["breaches"], 0, "{told}");
-    assert_eq!(told["policies"][0]["records"][0]["outcome"], "held", "{told}");
-    let output = person.run(&["doctor", "--attack", "--policy", "yolo-1", "--group", "network"]);
-    assert!(output.status.success() && !output.stdout.contains(&0x1b), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("All walls held"), "{output:?}");
-    assert_eq!(person.run(&["doctor", "--group", "network"]).status.code(), Some(2), "only with --attack");
 }
 
 #[test]
