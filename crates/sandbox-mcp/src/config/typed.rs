@@ -111,7 +111,7 @@ fn unknown<const N: usize>(source_: Source, key: &str, known: [&'static str; N])
 }
 
 pub(super) fn in_words(error: &toml::de::Error, text: &str) -> String {
-    let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+    let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
     match line {
         Some(line) => format!("line {line}: {}", error.message()),
         None => error.message().to_owned(),
@@ -176,6 +176,18 @@ mod tests {
             }
             let message = complaint(text);
             assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_error_at_the_beginning_of_a_line_names_that_line() {
+        for (text, line) in [
+            ("strict = true\n\nask = \"never\"\nlog log\n", "line 4:"),
+            ("strict = true\nstrict = false\n", "line 2:"),
+            ("\n\n= 3", "line 3:"),
+        ] {
+            let message = complaint(text);
+            assert!(message.contains(line), "{text}: {message}");
         }
     }
 
