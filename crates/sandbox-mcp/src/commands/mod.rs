@@ -30,6 +30,7 @@ use std::fmt;
 use sandbox_core::{
     Denial, Policy, Reason,
     exec::{Exec, Program},
+    policy::User,
 };
 
 pub use rules::{RuleError, Rules};
@@ -115,13 +116,17 @@ impl Verdict {
     /// The refusal in the form that all refusals have, if it is one.
     pub fn denial(&self, policy: &Policy) -> Option<Denial> {
         let Self::Denied(refused) = self else { return None };
+        let instead = match policy.privileges.user {
+            User::Root => explain::to_root(&refused.rule),
+            User::Sandbox => None,
+        };
         Some(Denial {
             reason: refused.reason,
             target: refused.target.clone(),
             rule: refused.rule.clone(),
             level: policy.name.clone(),
             message: refused.to_string(),
-            how_to_ask: refused.instead.clone(),
+            how_to_ask: instead.unwrap_or_else(|| refused.instead.clone()),
         })
     }
 }

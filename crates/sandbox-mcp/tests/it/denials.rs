@@ -27,10 +27,13 @@ async fn a_denied_command_is_not_run_and_says_how_to_ask() {
     assert!(
         denial["target"].as_str().unwrap().starts_with("sudo") && !denial["how_to_ask"].as_str().unwrap().is_empty()
     );
+    assert!(!denial["how_to_ask"].to_string().contains("request_access"), "this client cannot be asked: {denial}");
     assert_eq!(client.output(&session, "ls /workspace").await, "");
-    let (events, counts) = denied(&client, &session, 1, 1).await;
-    assert_eq!(events, [denial], "the event is the same structure");
-    assert_eq!(counts, json!({"command_denied": 1}));
+    let twice = client.call("run_command", json!({"session_id": session, "command": "rm -rf /"})).await;
+    assert_eq!(twice.value["denials"].as_array().map(Vec::len), Some(1), "two rules, one refusal: {twice:?}");
+    let (events, counts) = denied(&client, &session, 1, 2).await;
+    assert_eq!(events[0], denial, "the event is the same structure");
+    assert_eq!(counts, json!({"command_denied": 2}));
 }
 
 #[tokio::test]

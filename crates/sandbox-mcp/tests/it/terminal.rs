@@ -145,12 +145,16 @@ fn a_person_at_a_terminal_is_asked_about_a_denied_command() {
     for script in ["$BIN exec -- ssh -V; echo code $?", "$BIN exec -- ssh -V </dev/null 2>/dev/tty | cat; echo code $?"]
     {
         let seen = at_a_terminal(&person, script, "y\n");
-        assert!(seen.contains("inside the sandbox") && seen.contains("“ssh”"), "{seen}");
+        assert!(
+            seen.contains("Your command asks") && !seen.contains("sandbox_local_") && seen.contains("“ssh”"),
+            "{seen}"
+        );
         assert!(seen.contains("code 0") || seen.contains("No such file"), "{seen}");
         assert!(!seen.contains("was not run") && !seen.contains("said no"), "{seen}");
     }
     let seen = at_a_terminal(&person, "$BIN exec -- ssh -V; echo code $?", "n\n");
-    assert!(seen.contains("the person at the terminal said no") && seen.contains("code 126"), "{seen}");
+    assert!(seen.contains("The person at the terminal said no") && seen.contains("code 126"), "{seen}");
+    assert!(!seen.contains("request_access") && !seen.contains("ask again"), "{seen}");
     let never = at_a_terminal(&person, "SANDBOX_MCP_ASK=never $BIN exec -- ssh -V; echo code $?", "y\n");
     assert!(!never.contains("anything else: no]") && never.contains("code 126"), "{never}");
 }
@@ -160,7 +164,10 @@ fn without_a_person_a_denied_command_is_refused_with_the_reason() {
     let person = Person::new();
     let output = person.run(&["exec", "--", "sudo", "id"]);
     assert_eq!(output.status.code(), Some(126), "{output:?}");
-    assert!(text(&output.stderr).contains("sudo"), "{output:?}");
+    assert!(text(&output.stderr).contains("commands.permit = [\"sudo\"]"), "{output:?}");
+    assert!(!text(&output.stderr).contains("request_access"), "{output:?}");
+    let twice = person.run(&["exec", "--", "rm", "-rf", "/"]);
+    assert_eq!(text(&twice.stderr).matches("was not run").count(), 1, "{twice:?}");
     let output = person.run(&["exec", "--json", "--", "sudo", "id"]);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let denial = &told["denials"][0];
