@@ -20,7 +20,7 @@ pub use judge::{Judged, Liftable, Objection, judge, refusals};
 pub use limits::{ended as ended_by_limit, not_raised};
 pub use person::{Nobody, Person, Reply, permit};
 pub use question::{MOST_MINUTES, Question, Span, Wish, shown};
-pub use request::{AccessKind, AccessRequest, is_operators, longest, policy_giving};
+pub use request::{AccessKind, AccessRequest, is_operators, longest, lowered_by, policy_giving};
 
 use sandbox_core::{
     Control, Denial, Policy, Reason,
@@ -148,6 +148,11 @@ impl Session {
     /// The refusal by which a limit ended a job.
     pub fn ended_by(&self, control: Control, elapsed: Duration, ending: &Ending) -> Denial {
         let (policy, settings) = (self.policy(), self.settings());
+        if control == Control::Time {
+            let asking_helps = settings.ask != Ask::Never;
+            let longest = if asking_helps { longest(settings) } else { policy.limits.run };
+            return limits::out_of_time(policy, elapsed, longest);
+        }
         limits::ended(control, policy, elapsed, ending, roomier(control, policy, settings).as_deref())
     }
 

@@ -99,6 +99,16 @@ pub fn longest(settings: &Settings) -> Duration {
     settings.max_timeout.min(ceiling)
 }
 
+/// Who lets commands of this policy run for no longer than this.
+pub fn lowered_by(most: Duration, policy: &Policy, settings: &Settings) -> String {
+    match &settings.ceiling {
+        _ if most > policy.limits.run => "as it was granted".to_owned(),
+        _ if most >= settings.max_timeout => "max_timeout_seconds in the settings".to_owned(),
+        Some(ceiling) if most >= ceiling.limits.run => format!("the ceiling `{}`", ceiling.name),
+        _ => format!("the policy `{}`", policy.name),
+    }
+}
+
 struct Asked<'a> {
     target: &'a str,
     policy: &'a Policy,
@@ -305,6 +315,18 @@ mod tests {
         assert_eq!(refused("yolo-3", AccessKind::Limit, "timeout=9999").reason, Reason::Ceiling);
         assert!(refused("yolo-3", AccessKind::Limit, "everything").how_to_ask.contains("timeout=900"));
         assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4"));
+    }
+
+    #[test]
+    fn who_lowers_a_timeout_is_told() {
+        let told = |text: &str, policy: &str, most: u64| {
+            let settings = settings(text);
+            lowered_by(Duration::from_secs(most), &settings.policy(policy).unwrap(), &settings)
+        };
+        assert_eq!(told("", "yolo-3", 600), "max_timeout_seconds in the settings");
+        assert_eq!(told("", "user_added", 300), "the policy `user_added`");
+        assert_eq!(told("ceiling = \"user_added\"", "yolo-3", 300), "the ceiling `user_added`");
+        assert_eq!(told("", "user_added", 500), "as it was granted");
     }
 
     #[test]
