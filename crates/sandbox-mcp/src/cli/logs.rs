@@ -27,7 +27,10 @@ pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyh
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
         if events.is_empty() {
-            screen::tell("nothing has happened yet");
+            screen::tell(&match &query.session {
+                Some(id) => format!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist"),
+                None => "nothing has happened yet".to_owned(),
+            });
         }
         return Ok(0);
     }

@@ -51,7 +51,18 @@ pub fn tell_marked(word: &str, look: Look, message: &str) {
 /// An error for a person, with all its causes. They may hold text from inside.
 pub fn tell_error(error: &anyhow::Error) {
     let red = paint_if(std::io::stderr().is_terminal(), "error:", Look::Bad);
-    let _ = writeln!(std::io::stderr().lock(), "{red} {}", harmless(&format!("{error:#}")));
+    let _ = writeln!(std::io::stderr().lock(), "{red} {}", harmless(&with_causes(error)));
+}
+
+/// An error and what caused it; many messages tell their cause themselves.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// In colour if standard output is a terminal.

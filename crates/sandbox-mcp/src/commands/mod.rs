@@ -101,6 +101,10 @@ impl Rules {
             Program::Argv(argv) => {
                 let argv: Vec<String> = argv.iter().map(|word| without_marks(word)).collect();
                 look.run(&argv, &Input::Outside);
+                // No shell stands between: what would be its own word, such as `true`, is a program here.
+                if let Some(name) = argv.first().filter(|name| !self.allows(name, exec.cwd.as_deref())) {
+                    look.deny_unlisted(paths::base(name), &argv.join(" "));
+                }
             }
         }
         look.uncalled();

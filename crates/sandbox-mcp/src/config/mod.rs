@@ -61,6 +61,16 @@ pub enum ConfigError {
         /// All names.
         known: String,
     },
+    /// A setting names a policy that cannot be used.
+    #[error("{source_}: `{key}` cannot be followed: {why}")]
+    PolicyInSetting {
+        /// Where it was said.
+        source_: Source,
+        /// The setting.
+        key: &'static str,
+        /// What is wrong with that policy.
+        why: Box<ConfigError>,
+    },
     /// A policy of the operator's own says what cannot be followed.
     #[error("the policy {file} cannot be used: {why}. Correct it; `sandbox-mcp doctor` looks at all policies")]
     Policy {

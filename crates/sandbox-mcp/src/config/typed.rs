@@ -166,6 +166,8 @@ mod tests {
             ("default_policy = \"yolo-33\"", "did you mean `yolo-3`"),
             ("memory_floor = \"lots\"", "a size"),
             ("max_sandboxes = 1.5", "a whole number"),
+            ("log = \"nonsense==\"", "a level"),
+            ("allow_unenforced = [\"disc\"]", "system_calls, commands, "),
             ("this is not toml", "line 1"),
         ] {
             if text.starts_with("state_folder") {
@@ -177,6 +179,20 @@ mod tests {
             let message = complaint(text);
             assert!(message.contains(expected), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn a_setting_that_names_no_policy_is_told_with_its_place() {
+        for (key, value) in [
+            ("ceiling", "\"nope\""),
+            ("default_policy", "\"nope\""),
+            ("allowed_policies", "[\"nope\"]"),
+            ("allowed_policies", "[\"yolo-1\"]"),
+        ] {
+            let message = complaint(&format!("{key} = {value}"));
+            assert!(message.starts_with(&format!("/etc/x.toml: `{key}` cannot be followed: ")), "{message}");
+        }
+        assert!(complaint("ceiling = \"nope\"").contains("there is no policy `nope`"));
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub enum Refused {
     /// It is refused.
     #[error("{}", in_words(.0))]
     Denied(Vec<Denial>),
+    /// It cannot be told what was asked for.
+    #[error("{0}")]
+    Unclear(String),
     /// A question was put, and its answer comes with another call.
     #[error("a person was asked; the answer comes with the next call")]
     Later,
@@ -122,6 +125,7 @@ impl Session {
     pub async fn request(&self, request: AccessRequest, person: &dyn Person) -> Result<Given, Refused> {
         let wish = match request::plan(&request, self.policy(), self.settings(), &self.access.grants) {
             Plan::Already(message) => return Ok(Given { span: None, message }),
+            Plan::Unclear(what) => return Err(Refused::Unclear(what)),
             Plan::Refuse(denial) => return Err(self.refuse(vec![*denial])),
             Plan::Ask(wish) => wish,
         };

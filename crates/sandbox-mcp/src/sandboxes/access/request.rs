@@ -47,6 +47,8 @@ pub enum Plan {
     Ask(Wish),
     /// Nobody needs to be asked; why.
     Already(String),
+    /// It names nothing that could be asked for; what to name.
+    Unclear(String),
     /// It cannot be had.
     Refuse(Box<Denial>),
 }
@@ -187,8 +189,11 @@ impl Asked<'_> {
     }
 
     fn not_understood(&self) -> Plan {
-        let example = "Name a limit and its size: timeout=900, memory=8GiB, disk=20GiB, tmp=2GiB, pids=1024, cpus=4";
-        self.refuse(Reason::NeedsNewSandbox, "limits", "this names no limit".to_owned(), example.to_owned())
+        let target = super::question::shown(self.target, (60, 0));
+        Plan::Unclear(format!(
+            "`{target}` names no limit. Name one with its size: timeout=900, memory=8GiB, disk=20GiB, tmp=2GiB, pids=1024, \
+             cpus=4"
+        ))
     }
 
     fn run_time(&self, value: &str, grants: &Grants) -> Plan {
@@ -313,7 +318,8 @@ mod tests {
         assert_eq!(memory.how_to_ask, "create_sandbox with policy yolo-1");
         assert_eq!(refused("yolo-3", AccessKind::Limit, "memory=900GiB").reason, Reason::Ceiling);
         assert_eq!(refused("yolo-3", AccessKind::Limit, "timeout=9999").reason, Reason::Ceiling);
-        assert!(refused("yolo-3", AccessKind::Limit, "everything").how_to_ask.contains("timeout=900"));
+        let unclear = planned("yolo-3", AccessKind::Limit, "everything");
+        assert!(matches!(&unclear, Plan::Unclear(what) if what.contains("timeout=900")), "{unclear:?}");
         assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4"));
     }
 
