@@ -13,7 +13,7 @@ mod typed;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, markdown};
 pub use paths::config_file;
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;
