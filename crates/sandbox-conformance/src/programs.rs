@@ -75,7 +75,7 @@ async fn cannot_hold(bench: &Workbench) -> bool {
     let mut spec = spec();
     only(&["sh"])(&mut spec);
     match bench.subject.backend.create(&spec).await {
-        Err(Error::Unenforceable { control: Control::Commands, .. }) => {
+        Err(Error::Unenforceable { refused, .. }) if refused.0.contains_key(&Control::Commands) => {
             let mut accepted = self::spec();
             only(&["sh"])(&mut accepted);
             accepted.policy.allow_unenforced.insert(Control::Commands);

@@ -47,6 +47,21 @@ impl fmt::Display for Control {
     }
 }
 
+impl Control {
+    /// What on this machine would make the kernel hold it, where there is such a thing.
+    pub(crate) fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::Cpu | Self::Pids => Some(
+                "a cgroup of your own; under systemd `systemd-run --user --scope -p Delegate=yes sandbox-mcp …` gives one",
+            ),
+            Self::Commands => Some("Landlock: Linux 5.13 or newer, with user namespaces for your programs"),
+            Self::SecurityModule => Some("the named profile, loaded and enforced by AppArmor or SELinux"),
+            Self::ExecutorIdentity => Some("a policy that does not grant sys_ptrace"),
+            _ => None,
+        }
+    }
+}
+
 /// Who holds a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,6 +72,16 @@ pub enum Held {
     Supervised,
     /// The kernel: it cannot be passed.
     Kernel,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "not held here",
+            Self::Supervised => "watched by this program, not held by the kernel",
+            Self::Kernel => "held by the kernel",
+        })
+    }
 }
 
 /// How one control is held, in words that a person can check.
@@ -82,18 +107,18 @@ impl Enforcement {
     /// A promise that cannot be kept is an error: `none` always, unless the operator accepted it by name,
     /// and `supervised` where the policy is strict.
     pub fn satisfies(&self, policy: &Policy) -> Result<(), Error> {
-        for (&control, holding) in &self.0 {
-            let accepted = policy.allow_unenforced.contains(&control);
-            let enough = match holding.held {
-                Held::Kernel => true,
-                Held::Supervised => !policy.strict || accepted,
-                Held::None => accepted,
-            };
-            if !enough {
-                return Err(Error::Unenforceable { control, holding: holding.clone() });
-            }
+        let enough = |control: &Control, held: Held| match held {
+            Held::Kernel => true,
+            Held::Supervised => !policy.strict || policy.allow_unenforced.contains(control),
+            Held::None => policy.allow_unenforced.contains(control),
+        };
+        let mut refused = self.clone();
+        refused.0.retain(|control, holding| !enough(control, holding.held));
+        if refused.0.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let accept = refused.0.keys().chain(&policy.allow_unenforced).copied().collect();
+        Err(Error::Unenforceable { refused, accept })
     }
 }
 
@@ -115,6 +140,29 @@ mod tests {
         assert!(supervised_memory().satisfies(&policy).is_err());
         policy.allow_unenforced.insert(Control::Memory);
         assert!(supervised_memory().satisfies(&policy).is_ok());
+    }
+
+    #[test]
+    fn everything_that_cannot_be_held_is_refused_at_once_and_in_plain_words() {
+        let mut enforcement = supervised_memory();
+        enforcement.hold(Control::Time, Held::Supervised, "the executor's clock");
+        enforcement.hold(Control::Commands, Held::None, "no Landlock");
+        let mut policy = Policy { strict: true, ..Policy::default() };
+        policy.allow_unenforced.insert(Control::Disk);
+        let Err(refused) = enforcement.satisfies(&policy) else { panic!("strict holds") };
+        let text = refused.to_string();
+        for part in [
+            "memory (watched by this program, not held by the kernel: sum over processes), ",
+            "commands (not held here: no Landlock)",
+            "allow_unenforced = [\"memory\", \"disk\", \"time\", \"commands\"]",
+            "The kernel would hold memory with a cgroup of your own",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!text.contains("Supervised") && !text.contains("None"), "{text}");
+        let Error::Unenforceable { accept, .. } = refused else { panic!("{text}") };
+        policy.allow_unenforced = accept;
+        assert!(enforcement.satisfies(&policy).is_ok());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What can go wrong with a sandbox, by what the caller can do about it.
 
-use crate::{Control, Holding, SessionId};
+use std::collections::BTreeSet;
+
+use crate::{Control, Enforcement, SessionId};
 
 /// The result of asking for something.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,17 +28,13 @@ pub enum Error {
         /// What to change on the host.
         fix: String,
     },
-    /// A limit or wall of the policy cannot be held as promised.
-    #[error(
-        "the {control} limit cannot be held here as the policy promises (it would be {held:?}: {by}). \
-         Run `sandbox-mcp doctor` for the fix, or accept it with allow_unenforced = [\"{control}\"]",
-        held = holding.held, by = holding.by
-    )]
+    /// Limits or walls of the policy cannot be held as promised.
+    #[error("{}", unenforceable(refused, accept))]
     Unenforceable {
-        /// Which one.
-        control: Control,
-        /// How far it could be held.
-        holding: Holding,
+        /// All of them, with how far each could be held.
+        refused: Enforcement,
+        /// What would have to be accepted: these, and what already is.
+        accept: BTreeSet<Control>,
     },
     /// A step of making the sandbox failed.
     #[error("could not make the sandbox: {step} failed: {why}")]
@@ -73,4 +71,27 @@ impl Error {
         let doing = doing.into();
         move |source| Self::Io { doing, source }
     }
+}
+
+fn unenforceable(refused: &Enforcement, accept: &BTreeSet<Control>) -> String {
+    let each = refused.0.iter().map(|(control, holding)| format!("{control} ({}: {})", holding.held, holding.by));
+    let quoted: Vec<String> = accept.iter().map(|control| format!("\"{control}\"")).collect();
+    let mut text = format!(
+        "not everything can be held here as the policy promises: {}. To accept that, write allow_unenforced = [{}] in \
+         the settings or in the policy",
+        each.collect::<Vec<_>>().join(", "),
+        quoted.join(", ")
+    );
+    let mut remedies: Vec<(&str, Vec<String>)> = Vec::new();
+    for control in refused.0.keys() {
+        let Some(remedy) = control.remedy() else { continue };
+        match remedies.iter_mut().find(|(known, _)| *known == remedy) {
+            Some((_, controls)) => controls.push(control.to_string()),
+            None => remedies.push((remedy, vec![control.to_string()])),
+        }
+    }
+    for (remedy, controls) in remedies {
+        text.push_str(&format!(". The kernel would hold {} with {remedy}", controls.join(" and ")));
+    }
+    text
 }

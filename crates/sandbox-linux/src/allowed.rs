@@ -28,18 +28,23 @@ pub fn executables(allow: &BTreeSet<String>, programs: &Programs) -> Vec<String>
             found.insert(programs.resolve(folder).unwrap_or_else(|| folder.to_owned()));
             continue;
         }
-        let files = if wanted.contains('/') {
-            programs.resolve(&wanted).into_iter().collect()
-        } else {
-            programs.named(&wanted)
-        };
-        for file in files {
+        for file in files(&wanted, programs) {
             if found.insert(file.clone()) {
                 open.extend(programs.needs(&file));
             }
         }
     }
     found.into_iter().collect()
+}
+
+/// Listed programs that are not there: a name that was mistyped looks just so.
+pub fn missing(allow: &BTreeSet<String>, programs: &Programs) -> Vec<String> {
+    let is_missing = |name: &&String| !name.ends_with('/') && files(name, programs).is_empty();
+    allow.iter().filter(is_missing).cloned().collect()
+}
+
+fn files(wanted: &str, programs: &Programs) -> Vec<String> {
+    if wanted.contains('/') { programs.resolve(wanted).into_iter().collect() } else { programs.named(wanted) }
 }
 
 #[cfg(test)]
@@ -65,5 +70,6 @@ mod tests {
         let mut expected = vec!["/bin/script".to_owned(), "/bin/shell".into(), loader, "/opt/tools".into()];
         expected.sort();
         assert_eq!(executables(&allow, &programs), expected);
+        assert_eq!(missing(&allow, &programs), ["missing"]);
     }
 }

@@ -420,6 +420,11 @@ fn hold_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, host: &Host,
     if let Some(files) = &prepared.executable {
         if host.landlock {
             how.push(format!("Landlock: {} files and folders may be executed", files.len()));
+            match prepared.missing.as_slice() {
+                [] => {}
+                few if few.len() <= 3 => how.push(format!("listed, but not there: {}", few.join(", "))),
+                many => how.push(format!("{} of the listed programs are not there", many.len())),
+            }
         } else {
             held = Held::None;
             how.push("what may be executed cannot be held: that takes Landlock, which is missing, too old, or not to be had with bwrap".into());

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
+    io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -37,6 +38,8 @@ pub struct Prepared {
     pub covered: Vec<Covered>,
     /// The only files and folders that may be executed.
     pub executable: Option<Vec<String>>,
+    /// Programs that the policy lists and nobody finds.
+    pub missing: Vec<String>,
 }
 
 /// What is made while preparing.
@@ -75,21 +78,39 @@ impl Prepared {
     }
 
     fn with(spec: &SandboxSpec, host: &Host, making: Making) -> Result<Self> {
+        if let Image::Folder(folder) = &spec.image {
+            check_image(folder)?;
+        }
         if host.bwrap.is_some() {
             bwrap::check(spec)?;
         }
         if Self::is_trivial(spec) {
             return Ok(Self::default());
         }
-        let (covered, executable) = looked_up(spec, host)?;
+        let (covered, executable, missing) = looked_up(spec, host)?;
         let places = places::check(spec, host)?;
         let ground = needs_ground(spec).then(|| ground(spec, host, making)).transpose()?;
-        Ok(Self { ground, places, covered, executable })
+        Ok(Self { ground, places, covered, executable, missing })
     }
 }
 
-/// Files of programs: those to be covered, and the only ones that may be executed.
-type Files = (Vec<Covered>, Option<Vec<String>>);
+/// Whether a sandbox can stand on this folder. The kernel's own answer to a wrong one explains nothing.
+fn check_image(folder: &Path) -> Result<()> {
+    let why = match folder.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such folder".to_owned(),
+        Err(error) => error.to_string(),
+        Ok(real) if real == Path::new("/") => "it is this whole machine".to_owned(),
+        Ok(real) if !real.is_dir() => "it is not a folder".to_owned(),
+        Ok(_) => return Ok(()),
+    };
+    Err(Error::Invalid {
+        what: format!("the image {} cannot be used: {why}", folder.display()),
+        fix: "Name a folder that holds a root file system, or `host` for this machine's own programs, read-only".into(),
+    })
+}
+
+/// Files of programs: those to be covered, the only ones that may be executed, and names of which there is none.
+type Files = (Vec<Covered>, Option<Vec<String>>, Vec<String>);
 
 /// Looks for programs once for each list and state of an image, not for each sandbox.
 fn looked_up(spec: &SandboxSpec, host: &Host) -> Result<Files> {
@@ -110,7 +131,8 @@ fn looked_up(spec: &SandboxSpec, host: &Host) -> Result<Files> {
     let covers = if removed { unavailable::covers(&commands.deny, &programs) } else { Default::default() };
     let covered = covers.into_iter().map(|(path, cover)| Covered { path, cover }).collect();
     let executable = commands.allow.as_ref().map(|allow| allowed::executables(allow, &programs));
-    let files = (covered, executable);
+    let missing = commands.allow.as_ref().map(|allow| allowed::missing(allow, &programs)).unwrap_or_default();
+    let files = (covered, executable, missing);
     let mut known = known();
     if known.len() >= MOST_KNOWN {
         known.clear();

@@ -50,10 +50,15 @@ impl Policy {
         compare("user", a.user.to_string(), b.user.to_string());
         compare("capabilities", a.capabilities.to_string(), b.capabilities.to_string());
         compare("system calls", a.system_calls.to_string(), b.system_calls.to_string());
+        compare("security profile", a.security_profile.to_string(), b.security_profile.to_string());
         let allowed = |commands: &Commands| commands.allow.as_ref().map_or_else(|| "any".to_owned(), list);
         compare("allowed commands", allowed(&self.commands), allowed(&other.commands));
         if !self.commands.deny.is_subset(&other.commands.deny) {
             less.push("more commands are denied".to_owned());
+        }
+        let (a, b) = (self.commands.denied_programs, other.commands.denied_programs);
+        if a != b {
+            less.push(format!("denied programs are {a} instead of {b}"));
         }
         less
     }
@@ -176,6 +181,17 @@ mod tests {
         fn a_policy_is_within_itself(policy in presets()) {
             prop_assert_eq!(policy.within(&policy), policy.clone());
             prop_assert_eq!(policy.less_than(&policy), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn programs_that_a_ceiling_takes_away_and_its_profile_are_told() {
+        let (asked, mut ceiling) = (Policy::preset("yolo-4"), Policy::preset("yolo-1").unwrap_or_default());
+        let asked = asked.unwrap_or_default();
+        ceiling.privileges.security_profile = SecurityProfile::Named("mine".into());
+        let less = asked.within(&ceiling).less_than(&asked);
+        for told in ["denied programs are removed instead of explained", "security profile is mine instead of auto"] {
+            assert!(less.iter().any(|line| line == told), "{less:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{DeniedPrograms, Network, PRESETS, Policy, Root, User};
+use super::{DeniedPrograms, Network, PRESETS, Policy, Root, SecurityProfile, User};
 
 /// A row for every preset, and what is denied to all of them.
 pub fn markdown() -> String {
@@ -63,6 +63,15 @@ impl fmt::Display for User {
         f.write_str(match self {
             Self::Sandbox => "uid 1000",
             Self::Root => "root inside",
+        })
+    }
+}
+
+impl fmt::Display for SecurityProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Named(name) => name,
         })
     }
 }

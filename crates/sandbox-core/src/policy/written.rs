@@ -162,7 +162,7 @@ impl WrittenFilesystem {
                 return Err(WrittenPolicyError::BadValue {
                     field: "filesystem.writable",
                     value: format!("`{}`", place.chars().take(100).collect::<String>()),
-                    expected: "absolute paths of folders other than / and those in /proc, /sys and /dev, without . and ..",
+                    expected: "absolute paths of folders other than / and those in /proc, /sys and /dev, with no `.` or `..` in them",
                 });
             }
         }

@@ -119,12 +119,13 @@ const EXECUTOR: &[&str] = &[
 ];
 
 /// Calls that it makes with these arguments only.
+#[allow(clippy::unnecessary_cast, reason = "the numbers are signed in one C library and unsigned in the other")]
 const EXECUTOR_WITH: &[(&str, [u64; 6])] = &[
     ("clone", [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
     ("clone", [(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64, 0, 0, 0, 0, 0]),
-    ("ioctl", [3, libc::FIONBIO, 0, 0, 0, 0]),
-    ("ioctl", [3, libc::TIOCSCTTY, 0, 0, 0, 0]),
-    ("ioctl", [3, libc::TIOCSWINSZ, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::FIONBIO as u64, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::TIOCSCTTY as u64, 0, 0, 0, 0]),
+    ("ioctl", [3, libc::TIOCSWINSZ as u64, 0, 0, 0, 0]),
     ("mmap", [0, 4096, 3, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64, u64::MAX, 0]),
     ("prctl", [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0, 0]),
     ("prctl", [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0]),

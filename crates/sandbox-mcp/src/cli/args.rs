@@ -163,7 +163,7 @@ pub struct Run {
     #[arg(long, default_value = "mock")]
     pub agent: Agent,
     /// How much it may do by itself, 1 to 4 (root inside, may change everything); none has a network yet [default: 3]
-    #[arg(long, value_name = "1-4", value_parser = clap::value_parser!(u8).range(1..=4))]
+    #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
     /// What the sandbox starts from: `host`, or the absolute path of a root file system
     #[arg(long)]
@@ -232,6 +232,10 @@ pub struct Rm {
     pub ended: bool,
 }
 
+fn level(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|level| (1..=4).contains(level)).ok_or_else(|| "a level is 1, 2, 3 or 4".to_owned())
+}
+
 fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
         Some(at) => text.split_at(at),
@@ -272,6 +276,14 @@ mod tests {
         assert_eq!(exec.command, ["ls", "-l", "--json"]);
         assert_eq!(exec.env, [("A".to_owned(), "b=c".to_owned())]);
         assert!(!cli.global.json);
+    }
+
+    #[test]
+    fn levels_are_one_to_four() {
+        assert_eq!(level("4"), Ok(4));
+        for wrong in ["0", "5", "all", "-1"] {
+            assert_eq!(level(wrong), Err("a level is 1, 2, 3 or 4".to_owned()));
+        }
     }
 
     #[test]

@@ -41,7 +41,8 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     }
     let allowed = session.allowed(command.timeout);
     if let Some(asked) = allowed.lowered_from {
-        screen::tell(&single::lowered(asked, allowed.timeout));
+        let policy = &session.facts().spec.policy;
+        screen::tell(&single::lowered(asked, allowed.timeout, policy, &app.settings));
     }
     let admitted = match session.admit(command, &AtTerminal::new(&app.settings)).await {
         Ok(admitted) => admitted,

@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
     code.map_or_else(
         |error| {
             if cli.global.json {
-                screen::say_json(&screen::error_in_json(&format!("{error:#}")));
+                screen::say_json(&screen::error_in_json(&screen::with_causes(&error)));
             }
             screen::tell_error(&error);
             ExitCode::from(failed)

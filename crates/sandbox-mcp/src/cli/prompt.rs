@@ -18,7 +18,9 @@ use sandbox_core::{Denial, Reason, SandboxSpec, exec::Exec};
 use super::screen;
 use crate::{
     config::{Ask, Settings},
-    sandboxes::access::{Liftable, Person, Question, Reply, Span, Wish, is_operators, judge},
+    sandboxes::access::{
+        Liftable, Objection, Person, Question, Reply, Span, Wish, is_operators, judge, permit, refusals, way,
+    },
 };
 
 /// A person at the terminal, if one is there.
@@ -49,8 +51,22 @@ impl Person for AtTerminal {
         terminal().is_some()
     }
 
+    fn how_to_ask(&self, rules: &[&str]) -> String {
+        format!("To allow it, take the rule off in a policy of your own ({})", permit(rules))
+    }
+
+    fn without_asking(&self, rules: &[&str]) -> String {
+        format!("{}; at a terminal you would be asked, unless ask = \"never\"", self.how_to_ask(rules))
+    }
+
+    fn after_a_no(&self) -> &'static str {
+        "Do it another way"
+    }
+
     async fn answer(&self, question: &Question) -> Reply {
-        let (text, patience, bar) = (question.text(), self.patience, self.bar.clone());
+        // Beside a bar an agent is at work; else the command is the person's own.
+        let text = if self.bar.is_some() { question.text() } else { question.about_own_command() };
+        let (patience, bar) = (self.patience, self.bar.clone());
         let put = move || match bar {
             Some(bar) => bar.suspend(|| ask(&text, patience)),
             None => ask(&text, patience),
@@ -64,15 +80,17 @@ const NAME: &str = "the person at the terminal";
 /// Looks at a command that has a sandbox for itself alone, and asks where that may help.
 pub(super) fn admit(command: &Exec, spec: &SandboxSpec, settings: &Settings) -> Result<(), Vec<Denial>> {
     let judged = judge(command, &spec.policy);
-    let mut denials: Vec<Denial> = judged.objections.iter().map(|objection| objection.denial.clone()).collect();
-    if denials.is_empty() {
+    let open: Vec<&Objection> = judged.objections.iter().collect();
+    if open.is_empty() {
         return Ok(());
     }
     let can_be_lifted =
         judged.objections.iter().all(|found| found.liftable == Liftable::Yes && !is_operators(&found.rule, settings));
     if settings.ask != Ask::Denied || !can_be_lifted || terminal().is_none() {
-        return Err(denials);
+        let person = AtTerminal::new(settings);
+        return Err(refusals(&open, |rules| Some(way(rules, settings, &person))));
     }
+    let mut denials = refusals(&open, |_| None);
     let question = Question {
         session_id: spec.id.clone(),
         policy: spec.policy.name.clone(),
@@ -81,7 +99,7 @@ pub(super) fn admit(command: &Exec, spec: &SandboxSpec, settings: &Settings) -> 
         reason: None,
         span: Span::Once,
     };
-    let (reason, message) = match ask(&question.text(), settings.answer) {
+    let (reason, message) = match ask(&question.about_own_command(), settings.answer) {
         Reply::Granted(_) => return Ok(()),
         Reply::Declined => (Reason::Declined, format!("{NAME} said no")),
         Reply::NoAnswer | Reply::Later => (Reason::NoAnswer, format!("{NAME} did not answer in time")),

@@ -199,7 +199,9 @@ impl Taken<'_> {
         }
         self.show_files();
         let look = if result.status == TaskStatus::Completed { Look::Good } else { Look::Bad };
-        screen::tell_marked(result.status.as_str(), look, &format!("in {:.1} s", result.duration_seconds));
+        let (word, seconds) = (if look == Look::Good { "in" } else { "after" }, result.duration_seconds);
+        let digits = if seconds < 0.1 { 3 } else { 1 };
+        screen::tell_marked(result.status.as_str(), look, &format!("{word} {seconds:.digits$} s"));
         if let Some(error) = &result.error {
             screen::tell(error);
         }

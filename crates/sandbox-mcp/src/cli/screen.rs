@@ -108,8 +108,19 @@ pub fn tell_marked(word: &str, look: Look, message: &str) {
 pub fn tell_error(error: &anyhow::Error) {
     let red = paint_if(std::io::stderr().is_terminal(), "error:", Look::Bad);
     // The colour takes no room on the screen, but would be counted.
-    let message = for_reading(&format!("error: {}", harmless(&format!("{error:#}"))));
+    let message = for_reading(&format!("error: {}", harmless(&with_causes(error))));
     let _ = writeln!(std::io::stderr().lock(), "{red}{}", message.trim_start_matches("error:"));
+}
+
+/// An error and what caused it; many messages tell their cause themselves.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// In colour if standard output is a terminal.

@@ -1,7 +1,7 @@
 //! `exec` in a fresh sandbox without a terminal: this process is its own launcher. No runtime, no database, no server:
 //! this path is measured in milliseconds.
 
-use std::{io, os::fd::AsFd};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use rustix::fs::{FileType, fstat, major, minor};
 use sandbox_core::{Policy, SandboxSpec, SessionId, UserId, exec};
@@ -33,7 +33,7 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
     let most = spec.policy.limits.run.min(settings.max_timeout);
     let mut command = command(args)?;
     if let Some(asked) = command.timeout.filter(|asked| *asked > most) {
-        screen::tell(&lowered(asked, most));
+        screen::tell(&lowered(asked, most, &spec.policy, &settings));
     }
     command.timeout = Some(command.timeout.unwrap_or(most).min(most));
     if let Err(denials) = prompt::admit(&command, &spec, &settings) {
@@ -59,9 +59,9 @@ pub(super) fn command(args: Exec) -> anyhow::Result<exec::Exec> {
 }
 
 /// What to say when less time is given than was asked for.
-pub(super) fn lowered(asked: std::time::Duration, most: std::time::Duration) -> String {
-    let (asked, most) = (asked.as_secs_f64(), most.as_secs_f64());
-    format!("the timeout of {asked} s is lowered to {most} s (max_timeout_seconds, or the policy's own)")
+pub(super) fn lowered(asked: Duration, most: Duration, policy: &Policy, settings: &Settings) -> String {
+    let by = access::lowered_by(most, policy, settings);
+    format!("the timeout of {} s is lowered to {} s ({by})", asked.as_secs_f64(), most.as_secs_f64())
 }
 
 fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {

@@ -9,9 +9,13 @@ struct Group {
     instead: &'static str,
 }
 
+/// Programs that run others as another user.
+const BECOMING: [&str; 11] =
+    ["sudo", "sudoedit", "su", "doas", "pkexec", "runuser", "newgrp", "sg", "gosu", "su-exec", "run0"];
+
 const GROUPS: &[Group] = &[
     Group {
-        names: &["sudo", "sudoedit", "su", "doas", "pkexec", "runuser", "newgrp", "sg", "gosu", "su-exec", "run0"],
+        names: &BECOMING,
         why: "commands in a sandbox cannot become another user",
         instead: "Run the command without it; packages install into HOME (`pip install`, `npm install -g`).",
     },
@@ -57,7 +61,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: &["ssh", "scp", "sftp", "sshd", "telnet", "nc", "ncat", "netcat", "socat", "rsh", "rlogin"],
         why: "sessions on other machines are not part of what this policy allows",
-        instead: "Use `curl` or `git` over https for what the policy's network reaches.",
+        instead: "Sandboxes have no network yet: bring what is needed into /workspace.",
     },
     Group {
         names: &[
@@ -98,7 +102,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: &["iptables", "ip6tables", "nft"],
         why: "the network's rules are made outside the sandbox",
-        instead: "Ask for a policy whose network reaches what you need.",
+        instead: "Do without: sandboxes have no network yet.",
     },
     Group {
         names: &["chmod"],
@@ -121,6 +125,11 @@ pub fn denied(rule: &Rule) -> (String, String) {
             "Do it another way, or ask for a policy that permits it.".to_owned(),
         ),
     }
+}
+
+/// What to do instead, for commands that are root inside.
+pub fn to_root(rule: &str) -> Option<String> {
+    BECOMING.contains(&rule).then(|| format!("You are root already: leave `{rule}` out."))
 }
 
 /// Why a program that is not listed is denied, and what to do instead.

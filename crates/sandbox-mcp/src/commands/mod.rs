@@ -30,6 +30,7 @@ use std::fmt;
 use sandbox_core::{
     Denial, Policy, Reason,
     exec::{Exec, Program},
+    policy::User,
 };
 
 pub use rules::{RuleError, Rules};
@@ -100,6 +101,10 @@ impl Rules {
             Program::Argv(argv) => {
                 let argv: Vec<String> = argv.iter().map(|word| without_marks(word)).collect();
                 look.run(&argv, &Input::Outside);
+                // No shell stands between: what would be its own word, such as `true`, is a program here.
+                if let Some(name) = argv.first().filter(|name| !self.allows(name, exec.cwd.as_deref())) {
+                    look.deny_unlisted(paths::base(name), &argv.join(" "));
+                }
             }
         }
         look.uncalled();
@@ -115,13 +120,17 @@ impl Verdict {
     /// The refusal in the form that all refusals have, if it is one.
     pub fn denial(&self, policy: &Policy) -> Option<Denial> {
         let Self::Denied(refused) = self else { return None };
+        let instead = match policy.privileges.user {
+            User::Root => explain::to_root(&refused.rule),
+            User::Sandbox => None,
+        };
         Some(Denial {
             reason: refused.reason,
             target: refused.target.clone(),
             rule: refused.rule.clone(),
             level: policy.name.clone(),
             message: refused.to_string(),
-            how_to_ask: refused.instead.clone(),
+            how_to_ask: instead.unwrap_or_else(|| refused.instead.clone()),
         })
     }
 }

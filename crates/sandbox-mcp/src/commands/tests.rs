@@ -376,6 +376,11 @@ fn with_a_list_of_allowed_programs_all_others_are_denied() {
         let Verdict::Denied(refused) = judge(script) else { panic!("{script}") };
         assert_eq!((refused.reason, refused.rule.as_str()), (Reason::CommandNotAllowed, "commands.allow"), "{script}");
     }
+    // A shell's own words are programs where there is no shell.
+    let plain = |words: &[&str]| advise(&Exec::argv(words.iter().copied()), &policy);
+    let Verdict::Denied(refused) = plain(&["true"]) else { panic!("`true` is not listed") };
+    assert_eq!(refused.reason, Reason::CommandNotAllowed);
+    assert_eq!(plain(&["sh", "-c", "true"]), Verdict::Allowed);
     let Verdict::Denied(refused) = judge("sudo id") else { panic!("denied wins over allowed") };
     assert_eq!(refused.reason, Reason::CommandDenied);
 }

@@ -80,6 +80,14 @@ impl Settings {
         }
     }
 
+    /// The names that a model may ask for.
+    pub fn names_for_models(&self) -> Vec<String> {
+        match &self.allowed_policies {
+            Some(allowed) => allowed.iter().cloned().collect(),
+            None => PRESETS.into_iter().map(str::to_owned).chain(self.own_policies()).collect(),
+        }
+    }
+
     /// The policies that a model may ask for, each of which must exist.
     pub(super) fn policies_for_models(&self, names: Vec<String>) -> Result<BTreeSet<String>, ConfigError> {
         let own = self.own_policies();

@@ -1,4 +1,5 @@
-//! The one table of settings: their names in the file and in the environment, and what they are for.
+//! The one table of settings: their names in the file and in the environment, and what they are for. docs/settings.md is
+//! made from it, and a test compares them.
 
 /// One setting.
 #[derive(Debug)]
@@ -7,38 +8,80 @@ pub struct Key {
     pub name: &'static str,
     /// Its name in the environment.
     pub variable: &'static str,
+    /// What holds if it is not said, as it would be written in the file, or in words.
+    pub default: &'static str,
     /// What it says.
     pub about: &'static str,
 }
 
 /// All settings.
 pub const KEYS: [Key; 17] = [
-    key("state_folder", "WORKSPACE_BASE", "where sandboxes and their history live"),
-    key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "unused sandboxes end after so long; 0 is never (30)"),
-    key("max_timeout_seconds", "MAX_TIMEOUT_SECONDS", "no command may run longer (600)"),
-    key("default_policy", "SANDBOX_MCP_DEFAULT_POLICY", "the policy when none is asked for (yolo-3)"),
-    key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "the image when none is asked for (host)"),
+    key("state_folder", "WORKSPACE_BASE", "`~/.local/state/sandbox-mcp`", "where sandboxes and their history live"),
+    key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "`30`", "unused sandboxes end after so long; `0` is never"),
+    key(
+        "max_timeout_seconds",
+        "MAX_TIMEOUT_SECONDS",
+        "`600`",
+        "no command may run longer, whatever its policy says and whoever says yes",
+    ),
+    key("default_policy", "SANDBOX_MCP_DEFAULT_POLICY", "`\"yolo-3\"`", "the policy when none is asked for"),
+    key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(
         "allowed_images",
         "SANDBOX_MCP_ALLOWED_IMAGES",
-        "folders that models may name as images, beside the default (none)",
+        "none",
+        "folders that models may name as images, beside the default; in the environment divided by colons",
     ),
-    key("allowed_policies", "SANDBOX_MCP_ALLOWED_POLICIES", "policies that models may name (all)"),
-    key("policy_folder", "SANDBOX_MCP_POLICY_FOLDER", "where policies of your own are, each a file NAME.toml"),
-    key("ceiling", "SANDBOX_MCP_CEILING", "the policy that no sandbox may pass (none)"),
-    key("strict", "SANDBOX_MCP_STRICT", "refuse limits that would only be watched (false)"),
-    key("allow_unenforced", "SANDBOX_MCP_ALLOW_UNENFORCED", "limits that may go unheld, by name (none)"),
-    key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "sandboxes of one user (32)"),
-    key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "sandboxes in all (1024)"),
-    key("memory_floor", "SANDBOX_MCP_MEMORY_FLOOR", "memory that must stay free for a new sandbox (256MiB)"),
+    key(
+        "allowed_policies",
+        "SANDBOX_MCP_ALLOWED_POLICIES",
+        "all",
+        "policies that models may name; `default_policy` must be one of them. It does not bind people at a terminal: \
+         that is what `ceiling` is for",
+    ),
+    key(
+        "policy_folder",
+        "SANDBOX_MCP_POLICY_FOLDER",
+        "`~/.config/sandbox-mcp/policies`",
+        "where policies of your own are, each a file `NAME.toml`",
+    ),
+    key("ceiling", "SANDBOX_MCP_CEILING", "none", "the policy that no sandbox may pass"),
+    key("strict", "SANDBOX_MCP_STRICT", "`false`", "refuse limits that would only be watched"),
+    key(
+        "allow_unenforced",
+        "SANDBOX_MCP_ALLOW_UNENFORCED",
+        "none",
+        "limits that may be only watched though `strict` says otherwise, or go unheld, by name: `[\"disk\", \"time\"]`",
+    ),
+    key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "`32`", "sandboxes of one user"),
+    key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "`1024`", "sandboxes in all"),
+    key("memory_floor", "SANDBOX_MCP_MEMORY_FLOOR", "`\"256MiB\"`", "memory that must stay free for a new sandbox"),
     key(
         "ask",
         "SANDBOX_MCP_ASK",
-        "when a person is asked: denied (also for denied commands), requests (only by request_access), never (denied)",
+        "`\"denied\"`",
+        "when a person is asked: `denied` (also for denied commands), `requests` (only by request_access), `never`",
     ),
-    key("answer_seconds", "SANDBOX_MCP_ANSWER_SECONDS", "a question that nobody answers is refused after so long (60)"),
-    key("log", "SANDBOX_MCP_LOG", "what is logged to standard error: error, warn, info, debug (warn)"),
+    key(
+        "answer_seconds",
+        "SANDBOX_MCP_ANSWER_SECONDS",
+        "`60`",
+        "a question that nobody answers is refused after so long",
+    ),
+    key(
+        "log",
+        "SANDBOX_MCP_LOG",
+        "`\"warn\"`",
+        "what is logged to standard error: `error`, `warn`, `info`, `debug`, or a filter such as `sandbox_mcp=debug`",
+    ),
 ];
+
+/// The table of docs/settings.md.
+pub fn markdown() -> String {
+    let row = |key: &Key| format!("| `{}` | `{}` | {} | {} |\n", key.name, key.variable, key.default, key.about);
+    let head = "| setting | in the environment | if not said | says |\n| --- | --- | --- | --- |\n";
+    KEYS.iter().fold(head.to_owned(), |text, key| text + &row(key))
+}
 
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
@@ -47,6 +90,53 @@ pub(super) const INTERNAL: [&str; 3] = ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MC
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 
-const fn key(name: &'static str, variable: &'static str, about: &'static str) -> Key {
-    Key { name, variable, about }
+const fn key(name: &'static str, variable: &'static str, default: &'static str, about: &'static str) -> Key {
+    Key { name, variable, default, about }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::{Flags, Settings, Typed};
+    use std::{fs, path::Path};
+
+    /// With this variable set the page is written instead of compared.
+    const UPDATE: &str = "UPDATE_DOCS";
+    const BEGIN: &str = "<!-- settings -->\n";
+    const END: &str = "<!-- end of settings -->";
+
+    #[test]
+    fn the_page_of_settings_is_the_one_of_the_code() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
+        let text = fs::read_to_string(&file).unwrap();
+        let (before, rest) = text.split_once(BEGIN).unwrap();
+        let (table, after) = rest.split_once(END).unwrap();
+        if std::env::var_os(UPDATE).is_some() {
+            fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", markdown())).unwrap();
+        } else {
+            let run = format!("{UPDATE}=1 cargo test -p sandbox-mcp --lib page_of_settings");
+            assert!(table == markdown(), "docs/settings.md is old: run `{run}`");
+        }
+    }
+
+    #[test]
+    fn the_defaults_of_the_page_are_those_of_the_code() {
+        let settings = |text: &str| {
+            let mut typed = Typed::default();
+            typed.add_file(Path::new("/x"), text).unwrap();
+            typed.add_flags(&Flags { state: Some("/nowhere/state".into()), ..Flags::default() }).unwrap();
+            format!("{:?}", Settings::from_typed(typed).unwrap())
+        };
+        let written = |key: &Key| match key.default.trim_matches('`') {
+            path if path.starts_with('~') => None,
+            value if key.default.starts_with('`') => Some(format!("{} = {value}\n", key.name)),
+            _ => None,
+        };
+        let all: String = KEYS.iter().filter_map(written).collect();
+        assert_eq!(settings(&all), settings(""));
+        let page = include_str!("../../../../docs/settings.md");
+        let example = page.split("```").find_map(|block| block.strip_prefix("toml\n")).unwrap();
+        assert_ne!(settings(example), settings(""), "the example of the page is understood");
+    }
 }

@@ -13,7 +13,7 @@ mod typed;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, markdown};
 pub use paths::config_file;
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;
@@ -70,6 +70,16 @@ pub enum ConfigError {
         name: String,
         /// All names that sandboxes can have.
         known: String,
+    },
+    /// A setting names a policy that cannot be used.
+    #[error("{source_}: `{key}` cannot be followed: {why}")]
+    PolicyInSetting {
+        /// Where it was said.
+        source_: Source,
+        /// The setting.
+        key: &'static str,
+        /// What is wrong with that policy.
+        why: Box<ConfigError>,
     },
     /// A policy of the operator's own says what cannot be followed.
     #[error("the policy {file} cannot be used: {why}. Correct the file")]

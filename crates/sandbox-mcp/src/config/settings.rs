@@ -6,7 +6,7 @@ use sandbox_core::{Bytes, Control, Image, Policy};
 use serde::{Deserialize, de::IntoDeserializer};
 
 use super::{
-    Ask, ConfigError, ceiling, paths,
+    Ask, ConfigError, Source, ceiling, paths,
     typed::{Said, Typed},
 };
 
@@ -58,6 +58,8 @@ impl Settings {
         };
         let idle = typed.take("auto_cleanup_minutes", "a number of minutes, or 0 for never", minutes)?;
         let max_timeout = typed.take("max_timeout_seconds", "a number of seconds from 1 to 604800", timeout)?;
+        let [said_ceiling, said_default, said_allowed] =
+            ["ceiling", "default_policy", "allowed_policies"].map(|key| (key, typed.source(key)));
         let policy_said = typed.take("default_policy", "the name of a policy", text)?;
         let image = typed
             .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
@@ -85,12 +87,19 @@ impl Settings {
                 .take("answer_seconds", "a number of seconds from 1 to 3600", timeout)?
                 .unwrap_or(Duration::from_secs(60))
                 .min(Duration::from_secs(3600)),
-            log: typed.take("log", "a level: error, warn, info, debug", text)?.unwrap_or_else(|| "warn".to_owned()),
+            log: typed
+                .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
+                .unwrap_or_else(|| "warn".to_owned()),
         };
-        settings.ceiling = ceiling.map(|name| settings.policy(&name)).transpose()?;
-        settings.default_policy =
-            settings.policy(policy_said.as_deref().unwrap_or(sandbox_core::policy::DEFAULT_PRESET))?;
-        settings.allowed_policies = policies.map(|names| settings.policies_for_models(names)).transpose()?;
+        settings.ceiling =
+            ceiling.map(|name| settings.policy(&name)).transpose().map_err(|why| in_setting(said_ceiling, why))?;
+        settings.default_policy = settings
+            .policy(policy_said.as_deref().unwrap_or(sandbox_core::policy::DEFAULT_PRESET))
+            .map_err(|why| in_setting(said_default, why))?;
+        settings.allowed_policies = policies
+            .map(|names| settings.policies_for_models(names))
+            .transpose()
+            .map_err(|why| in_setting(said_allowed, why))?;
         settings.allowed_images =
             images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
@@ -99,6 +108,14 @@ impl Settings {
             ceiling::image_folder(folder, &settings.state)?;
         }
         Ok(settings)
+    }
+}
+
+/// An error about a policy, with the setting that names it.
+fn in_setting((key, source): (&'static str, Option<Source>), why: ConfigError) -> ConfigError {
+    match source {
+        Some(source_) => ConfigError::PolicyInSetting { source_, key, why: Box::new(why) },
+        None => why,
     }
 }
 
@@ -113,9 +130,14 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
-                        system_calls, executor_identity, security_module";
+                        system_calls, commands, executor_identity, security_module";
 
 impl Typed {
+    /// Where a setting was said.
+    fn source(&self, key: &str) -> Option<Source> {
+        self.0.get(key).map(|said| said.source.clone())
+    }
+
     fn take<T>(
         &mut self,
         key: &'static str,
@@ -135,6 +157,10 @@ impl Typed {
 
 fn text(said: &toml::Value) -> Option<String> {
     said.as_str().map(str::to_owned)
+}
+
+fn filter(said: &toml::Value) -> Option<String> {
+    text(said).filter(|text| tracing_subscriber::EnvFilter::try_new(text).is_ok())
 }
 
 fn absolute(said: &toml::Value) -> Option<PathBuf> {

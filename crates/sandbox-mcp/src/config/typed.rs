@@ -111,7 +111,7 @@ fn unknown<const N: usize>(source_: Source, key: &str, known: [&'static str; N])
 }
 
 pub(super) fn in_words(error: &toml::de::Error, text: &str) -> String {
-    let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+    let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
     match line {
         Some(line) => format!("line {line}: {}", error.message()),
         None => error.message().to_owned(),
@@ -166,6 +166,8 @@ mod tests {
             ("default_policy = \"yolo-33\"", "did you mean `yolo-3`"),
             ("memory_floor = \"lots\"", "a size"),
             ("max_sandboxes = 1.5", "a whole number"),
+            ("log = \"nonsense==\"", "a level"),
+            ("allow_unenforced = [\"disc\"]", "system_calls, commands, "),
             ("this is not toml", "line 1"),
         ] {
             if text.starts_with("state_folder") {
@@ -176,6 +178,32 @@ mod tests {
             }
             let message = complaint(text);
             assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_names_no_policy_is_told_with_its_place() {
+        for (key, value) in [
+            ("ceiling", "\"nope\""),
+            ("default_policy", "\"nope\""),
+            ("allowed_policies", "[\"nope\"]"),
+            ("allowed_policies", "[\"yolo-1\"]"),
+        ] {
+            let message = complaint(&format!("{key} = {value}"));
+            assert!(message.starts_with(&format!("/etc/x.toml: `{key}` cannot be followed: ")), "{message}");
+        }
+        assert!(complaint("ceiling = \"nope\"").contains("there is no policy `nope`"));
+    }
+
+    #[test]
+    fn an_error_at_the_beginning_of_a_line_names_that_line() {
+        for (text, line) in [
+            ("strict = true\n\nask = \"never\"\nlog log\n", "line 4:"),
+            ("strict = true\nstrict = false\n", "line 2:"),
+            ("\n\n= 3", "line 3:"),
+        ] {
+            let message = complaint(text);
+            assert!(message.contains(line), "{text}: {message}");
         }
     }
 

@@ -57,7 +57,7 @@ pub async fn request_access(
             }
             Ok(Answer::of(&answer).with_outcome(Outcome::Partial))
         }
-        Err(Refused::Later) => Err(ToolError::Later),
+        Err(other) => Err(other.into()),
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub struct CreateSandbox {
     /// host (default: this machine's own programs, read-only) or the absolute path of a root file system that the operator allows.
     pub image: Option<String>,
-    /// What it may do: yolo-1 (offline) to yolo-4, full_isolation, development, build, user_added, verified. Default: yolo-3.
+    /// What it may do.
     pub policy: Option<String>,
     /// Keep it when this server ends and when idle.
     pub persistent: Option<bool>,
@@ -19,7 +19,7 @@ pub struct CreateSandbox {
     pub env: Option<BTreeMap<String, String>>,
     /// Lower limits than the policy's.
     pub limits: Option<LowerLimits>,
-    // The label of the owner.
+    /// A label for whose it is.
     pub user_id: Option<String>,
 }
 
@@ -55,6 +55,7 @@ pub struct RunCommand {
     pub wait_seconds: Option<u64>,
     /// Most bytes of output in the answer. Default: 32768.
     pub max_bytes: Option<u64>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -75,6 +76,7 @@ pub struct GetOutput {
     /// For all its processes, such as SIGINT, SIGTERM, SIGKILL.
     pub signal: Option<String>,
     pub max_bytes: Option<u64>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -84,6 +86,7 @@ pub struct GetOutput {
 pub struct WriteFiles {
     pub session_id: String,
     pub files: Vec<FileToWrite>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -121,6 +124,7 @@ pub struct GetFiles {
     pub length: Option<u64>,
     /// Most bytes of content in the answer. Default: 32768.
     pub max_bytes: Option<u64>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -137,6 +141,7 @@ pub struct ListFiles {
     pub changed_since: Option<u64>,
     /// Continue after this path.
     pub after: Option<String>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -146,6 +151,7 @@ pub struct ListFiles {
 pub struct GetSandboxStatus {
     /// Without it: all your sandboxes.
     pub session_id: Option<String>,
+    /// Only those with this label.
     pub user_id: Option<String>,
 }
 
@@ -154,6 +160,7 @@ pub struct GetSandboxStatus {
 #[serde(deny_unknown_fields)]
 pub struct CleanupSession {
     pub session_id: String,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -167,12 +174,13 @@ pub struct ExecuteTask {
     pub session_id: Option<String>,
     /// Files that the agent needs, put into /workspace.
     pub files: Option<Vec<FileToWrite>>,
-    /// Who does it. Default: mock.
+    /// Only mock yet.
     pub agent: Option<String>,
-    /// 1 (offline) to 4. Default: 3.
+    /// 1 (least allowed) to 4 (most). Default: 3.
     pub yolo_level: Option<u8>,
     /// In seconds. Default: 300.
     pub timeout: Option<u64>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 
@@ -191,6 +199,7 @@ pub struct RequestAccess {
     pub span: Option<For>,
     /// With for = minutes. Default: 10.
     pub minutes: Option<u32>,
+    /// Its label, if it has one.
     pub user_id: Option<String>,
 }
 

@@ -66,6 +66,7 @@ impl From<Refused> for ToolError {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Denied(denials) => Self::Denied(denials),
+            Refused::Unclear(what) => Self::Invalid(what),
             Refused::Later => Self::Later,
         }
     }

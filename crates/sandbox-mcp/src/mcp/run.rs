@@ -52,7 +52,8 @@ pub async fn run_command(
     let (job, allowed) = (started.job(), started.allowed());
     let wait = follow::patience(&progress, asked.wait_seconds, allowed.timeout);
     notes.extend(allowed.lowered_from.map(|from| {
-        format!("timeout was lowered from {} s to the maximum of {} s", from.as_secs(), allowed.timeout.as_secs())
+        let by = access::lowered_by(allowed.timeout, &session.facts().spec.policy, session.settings());
+        format!("timeout was lowered from {} s to {} s ({by})", from.as_secs(), allowed.timeout.as_secs())
     }));
     feed(&client, job, &asked);
     let transcript = Transcript::new(Keep::Ends, budget(asked.max_bytes), 0);
@@ -154,12 +155,16 @@ fn not_run(session: &Session, denials: &[sandbox_core::Denial]) -> Answer {
 fn denials(session: &Session, exit: Option<(Exit, Duration)>, ending: &Ending, stderr: &str) -> Vec<Denial> {
     match exit {
         Some((Exit::Limit(control), elapsed)) => vec![Denial::from(&session.ended_by(control, elapsed, ending))],
-        Some((Exit::Code(code), _)) if code != 0 => {
+        // Programs abort where an allocation fails.
+        Some((Exit::Code(1..) | Exit::Signal(ABORTED), _)) => {
             access::hints(stderr, &session.facts().spec.policy).iter().map(Denial::from).collect()
         }
         _ => Vec::new(),
     }
 }
+
+/// SIGABRT.
+const ABORTED: i32 = 6;
 
 fn budget(asked: Option<u64>) -> usize {
     let asked = asked.and_then(|bytes| usize::try_from(bytes).ok());

@@ -146,9 +146,13 @@ fn value_mismatch(at: &str, schema: &Value, value: &Value) -> Option<String> {
         _ => true,
     };
     if !fits {
-        let expected = if expected == "integer" { "whole number from 0 up" } else { expected };
+        let expected = match expected {
+            "integer" => "a whole number from 0 up".to_owned(),
+            "array" | "object" => format!("an {expected}"),
+            other => format!("a {other}"),
+        };
         let hint = described(Some(schema));
-        return Some(format!("the field `{}` must be a {expected}, not {}{hint}", shortened(at), kind_of(value)));
+        return Some(format!("the field `{}` must be {expected}, not {}{hint}", shortened(at), kind_of(value)));
     }
     if let (Some(allowed), Value::String(text)) = (schema["enum"].as_array(), value)
         && !allowed.contains(value)
@@ -257,6 +261,7 @@ mod tests {
         assert_eq!(complaint(json!({"name": "x", "wait": null})), "");
         assert_eq!(complaint(json!({})), "the field `name` is missing");
         assert!(complaint(json!({"name": "x", "wiat": 1})).contains("Did you mean `wait`?"));
+        assert!(complaint(json!({"name": "x", "parts": 3})).contains("`parts` must be an array"));
         assert!(complaint(json!({"name": "x", "wait": "long"})).contains("`wait` must be a whole number"));
         assert!(complaint(json!({"name": "x", "wait": -1})).contains("not the number -1 (In seconds)"));
         assert!(complaint(json!({"name": "x", "parts": [{"path": "a"}, {"path": 3}]})).contains("`parts[1].path`"));

@@ -23,7 +23,7 @@ use super::{
     asking::{Caller, Pending},
     error::ToolError,
     files, listing, names, paths, resources, run, schema, sessions, task,
-    tools::{INSTRUCTIONS, TOOLS},
+    tools::{self, INSTRUCTIONS, TOOLS},
 };
 use crate::{app::App, sandboxes::Session};
 
@@ -160,7 +160,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(TOOLS.clone()))
+        Ok(ListToolsResult::with_all_items(tools::listed(&self.app.settings)))
     }
 
     async fn call_tool(

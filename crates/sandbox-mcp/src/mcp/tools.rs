@@ -6,14 +6,18 @@ use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::json;
 
 use super::{answers, arguments, schema};
+use crate::config::Settings;
 
 /// What a client is told about this server as a whole.
-pub const INSTRUCTIONS: &str = "Isolated Linux sandboxes for running commands, code and whole tasks safely. \
-create_sandbox gives a session_id that every other tool takes; a sandbox idle for 30 minutes is removed with its files, \
-and an unknown session_id is an error, never a new sandbox. Put files in with write_files, run shell commands with \
-run_command, take results out with get_files; /workspace is the working folder, HOME and /tmp are writable too. \
-A command that does not end in time answers status \"running\" with a job_id: go on with get_output. pip install and \
-npm i -g work as typed. What the policy refuses comes back as denials, each with how_to_ask. Call cleanup_session when done. execute_task does a whole task in plain words.";
+pub const INSTRUCTIONS: &str = "Isolated Linux sandboxes for running commands and code safely. create_sandbox gives a \
+session_id that every other tool takes; a sandbox idle for 30 minutes (unless the operator set another time) is removed \
+with its files, and an unknown session_id is an error, never a new sandbox. Put files in with write_files, run shell \
+commands with run_command, take results out with get_files; /workspace is the working folder, HOME and /tmp are writable \
+too. Sandboxes have no network yet, whatever their policy says: nothing can be downloaded, so bring what is needed with \
+write_files. pip install and npm i -g work without root for packages that were brought in. A command that does not end \
+in time answers status \"running\" with a job_id: go on with get_output. What the policy refuses comes back as denials, \
+each with how_to_ask. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
+commands yourself.";
 
 /// All tools.
 pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -80,11 +84,28 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         define::<arguments::ExecuteTask, answers::TaskDone>(
             "execute_task",
             "Do a task",
-            "An agent does a task described in plain words in a sandbox and reports what it did and which files it made.",
+            "Hands a task to an agent in a sandbox. The only agent yet is mock, for trying out: it takes the files in, writes \
+             an output.txt and does not do the task. To get work done use run_command.",
             Runs,
         ),
     ]
 });
+
+/// The tools as this operator's clients see them: with the policies that there are to choose from.
+pub fn listed(settings: &Settings) -> Vec<Tool> {
+    let mut tools = TOOLS.clone();
+    let names = settings.names_for_models().join(", ");
+    let told = format!(
+        "What it may do, one of: {names}. yolo-1 gives least, yolo-4 most. Default: {}.",
+        settings.default_policy.name
+    );
+    for tool in tools.iter_mut().filter(|tool| tool.name == "create_sandbox") {
+        let mut schema = JsonObject::clone(&tool.input_schema);
+        schema["properties"]["policy"]["description"] = json!(told);
+        tool.input_schema = schema.into();
+    }
+    tools
+}
 
 /// Tools whose schemas a client should show to its model at once.
 const CORE: [&str; 4] = ["create_sandbox", "run_command", "write_files", "get_files"];
@@ -137,13 +158,52 @@ fn always_load() -> MetaObject {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::config::{Flags, Typed};
+    use sandbox_core::policy::PRESETS;
 
     #[test]
     fn all_a_model_has_to_read_is_small() {
         let read =
             |tool: &Tool| json!({"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema});
-        let bytes: usize = TOOLS.iter().map(|tool| read(tool).to_string().len()).sum();
+        let tools = listed(&settings(""));
+        let bytes: usize = tools.iter().map(|tool| read(tool).to_string().len()).sum();
         assert!(bytes < 12_000, "{bytes} bytes");
+    }
+
+    fn settings(text: &str) -> Settings {
+        let mut typed = Typed::default();
+        typed.add_file(std::path::Path::new("/x"), text).unwrap();
+        typed.add_flags(&Flags { state: Some("/nowhere/state".into()), ..Flags::default() }).unwrap();
+        Settings::from_typed(typed).unwrap()
+    }
+
+    fn policies_told(settings: &Settings) -> String {
+        let tools = listed(settings);
+        let tool = tools.iter().find(|tool| tool.name == "create_sandbox").unwrap();
+        json!(tool.input_schema)["properties"]["policy"]["description"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn every_policy_that_a_model_may_name_is_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("data-work.toml"), "").unwrap();
+        let own = format!("policy_folder = {:?}\n", folder.path());
+        let told = policies_told(&settings(&own));
+        for name in PRESETS.into_iter().chain(["data-work", "Default: yolo-3"]) {
+            assert!(told.contains(name), "{name}: {told}");
+        }
+        let told = policies_told(&settings(&format!("{own}allowed_policies = [\"yolo-3\", \"data-work\"]")));
+        assert!(told.contains("one of: data-work, yolo-3. ") && !told.contains("production"), "{told}");
+    }
+
+    #[test]
+    fn models_are_told_what_there_is_not_yet() {
+        assert!(INSTRUCTIONS.contains("no network yet") && INSTRUCTIONS.contains("only a mock agent"));
+        let task = TOOLS.iter().find(|tool| tool.name == "execute_task").unwrap();
+        assert!(task.description.as_ref().unwrap().contains("does not do the task"));
+        for tool in TOOLS.iter() {
+            assert!(json!(tool.input_schema)["properties"]["user_id"]["description"].is_string(), "{}", tool.name);
+        }
     }
 
     #[test]

@@ -115,6 +115,15 @@ async fn asking_in_advance_takes_effect_at_once() {
 }
 
 #[tokio::test]
+async fn a_request_that_names_no_limit_is_a_mistake_and_no_refusal() {
+    let client = start_with(Era::Legacy, &[]).await;
+    let session = client.sandbox().await;
+    let wish = json!({"session_id": session, "kind": "limit", "target": "bogus", "reason": "x"});
+    let text = client.refused("request_access", wish).await;
+    assert!(text.contains("`bogus` names no limit") && text.contains("memory=8GiB"), "{text}");
+}
+
+#[tokio::test]
 async fn nobody_is_asked_who_cannot_answer_or_does_not_want_to() {
     let wish = |session: &str| json!({"session_id": session, "kind": "command", "target": "sudo id", "reason": "x"});
     for era in ERAS {

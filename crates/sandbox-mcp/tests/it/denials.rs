@@ -27,10 +27,13 @@ async fn a_denied_command_is_not_run_and_says_how_to_ask() {
     assert!(
         denial["target"].as_str().unwrap().starts_with("sudo") && !denial["how_to_ask"].as_str().unwrap().is_empty()
     );
+    assert!(!denial["how_to_ask"].to_string().contains("request_access"), "this client cannot be asked: {denial}");
     assert_eq!(client.output(&session, "ls /workspace").await, "");
-    let (events, counts) = denied(&client, &session, 1, 1).await;
-    assert_eq!(events, [denial], "the event is the same structure");
-    assert_eq!(counts, json!({"command_denied": 1}));
+    let twice = client.call("run_command", json!({"session_id": session, "command": "rm -rf /"})).await;
+    assert_eq!(twice.value["denials"].as_array().map(Vec::len), Some(1), "two rules, one refusal: {twice:?}");
+    let (events, counts) = denied(&client, &session, 1, 2).await;
+    assert_eq!(events[0], denial, "the event is the same structure");
+    assert_eq!(counts, json!({"command_denied": 2}));
 }
 
 #[tokio::test]
@@ -77,7 +80,12 @@ async fn a_timeout_and_a_limit_that_is_not_raised_are_told() {
     let ran = client.ok("run_command", json!({"session_id": session, "command": "sleep 60", "timeout": 1})).await;
     assert_eq!((&ran["status"], &ran["denials"][0]["reason"]), (&json!("timeout"), &json!("time_limit")), "{ran}");
     assert!(ran["denials"][0]["message"].as_str().unwrap().starts_with("killed: ran for 1"), "{ran}");
-    assert_eq!(denied(&client, session, 1, 2).await.1, json!({"memory_limit": 1, "time_limit": 1}));
+    let how = ran["denials"][0]["how_to_ask"].to_string();
+    assert!(how.contains("up to 600 s, use request_access"), "the policy gives 300 s, the operator 600 s: {how}");
+    let session = client.sandbox().await;
+    let ran = client.ok("run_command", json!({"session_id": session, "command": "sleep 60", "timeout": 1})).await;
+    assert!(!ran["denials"][0]["how_to_ask"].to_string().contains("request_access"), "nobody can give more: {ran}");
+    assert_eq!(denied(&client, &session, 1, 1).await.1, json!({"memory_limit": 1, "time_limit": 2}));
 }
 
 #[tokio::test]
@@ -97,9 +105,16 @@ async fn what_a_command_prints_is_at_most_a_hint() {
         (&json!("network"), &json!(true)),
         "{lie}"
     );
+    let memory = client.run(&session, "python3 -c 'bytearray(1 << 46)'").await;
+    assert_eq!(memory["denials"][0]["reason"], "memory_limit", "{memory}");
+    let full = client.run(&session, "head -c 100M /dev/zero > /dev/shm/x").await;
+    let told = full["denials"][0]["message"].to_string();
+    assert!(told.contains("limits.tmp") && told.contains("limits.disk"), "{full}");
+    let packages = client.run(&session, "echo 'E: dpkg frontend lock (/x), are you root?' >&2; exit 100").await;
+    assert!(packages["denials"][0]["how_to_ask"].to_string().contains("no network yet"), "{packages}");
     let fine = client.run(&session, "echo 'x: Network is unreachable' >&2").await;
     assert_eq!(fine["denials"], json!([]), "it did not fail");
-    assert_eq!(denied(&client, &session, 3, 0).await, (Vec::new(), Value::Null), "nothing that counts as a refusal");
+    assert_eq!(denied(&client, &session, 6, 0).await, (Vec::new(), Value::Null), "nothing that counts as a refusal");
 }
 
 #[tokio::test]

@@ -78,12 +78,16 @@ fn a_person_at_a_terminal_is_asked_about_a_denied_command() {
     for script in ["$BIN exec -- ssh -V; echo code $?", "$BIN exec -- ssh -V </dev/null 2>/dev/tty | cat; echo code $?"]
     {
         let seen = at_a_terminal(&person, script, "y\n");
-        assert!(seen.contains("inside the sandbox") && seen.contains("“ssh”"), "{seen}");
+        assert!(
+            seen.contains("Your command asks") && !seen.contains("sandbox_local_") && seen.contains("“ssh”"),
+            "{seen}"
+        );
         assert!(seen.contains("code 0") || seen.contains("No such file"), "{seen}");
         assert!(!seen.contains("was not run") && !seen.contains("said no"), "{seen}");
     }
     let seen = at_a_terminal(&person, "$BIN exec -- ssh -V; echo code $?", "n\n");
-    assert!(seen.contains("the person at the terminal said no") && seen.contains("code 126"), "{seen}");
+    assert!(seen.contains("The person at the terminal said no") && seen.contains("code 126"), "{seen}");
+    assert!(!seen.contains("request_access") && !seen.contains("ask again"), "{seen}");
     let never = at_a_terminal(&person, "SANDBOX_MCP_ASK=never $BIN exec -- ssh -V; echo code $?", "y\n");
     assert!(!never.contains("anything else: no]") && never.contains("code 126"), "{never}");
     // Nothing that is granted outlives this program, so nothing longer is offered, nor taken.
@@ -98,7 +102,10 @@ fn without_a_person_a_denied_command_is_refused_with_the_reason() {
     let person = Person::new();
     let output = person.run(&["exec", "--", "sudo", "id"]);
     assert_eq!(output.status.code(), Some(126), "{output:?}");
-    assert!(text(&output.stderr).contains("sudo"), "{output:?}");
+    assert!(text(&output.stderr).contains("commands.permit = [\"sudo\"]"), "{output:?}");
+    assert!(!text(&output.stderr).contains("request_access"), "{output:?}");
+    let twice = person.run(&["exec", "--", "rm", "-rf", "/"]);
+    assert_eq!(text(&twice.stderr).matches("was not run").count(), 1, "{twice:?}");
     let output = person.run(&["exec", "--json", "--", "sudo", "id"]);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let denial = &told["denials"][0];
@@ -249,6 +256,50 @@ fn a_misspelt_setting_is_refused_with_the_nearest_one() {
     let output = person.run(&["exec", "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text(&output.stderr).contains("max_timeout_seconds"), "{output:?}");
+}
+
+#[test]
+fn what_cannot_be_used_is_told_in_plain_words_and_once() {
+    let person = Person::new();
+    fs::write(person.folder("file"), "").unwrap();
+    let file = person.folder("file").display().to_string();
+    for (image, why) in [("/nope", "no such folder"), ("/", "whole machine"), (file.as_str(), "not a folder")] {
+        let output = person.run(&["exec", "--image", image, "--", "id"]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(told.contains(why) && told.contains("`host`") && !told.contains("layering"), "{told}");
+    }
+    let output = person.run(&["exec", "--config", "/nope.toml", "--", "id"]);
+    assert_eq!(text(&output.stderr).matches("No such file").count(), 1, "{output:?}");
+    let output = person.run(&["run", "x", "--level", "5"]);
+    assert!(text(&output.stderr).contains("a level is 1, 2, 3 or 4"), "{output:?}");
+    let output = person.run(&["run", "x", "--timeout", "1ms"]);
+    assert!(!text(&output.stderr).contains("in 0.0 s"), "{output:?}");
+    let output = person.run(&["logs", "sandbox_local_000000000000000000000000"]);
+    assert!(text(&output.stderr).contains("nothing is known of sandbox_local_0000"), "{output:?}");
+}
+
+#[test]
+fn a_list_of_programs_holds_for_a_shells_own_words_too() {
+    let person = Person::new();
+    fs::write(person.folder("few.toml"), "commands.allow = [\"cat\", \"nosuchprog\"]\n").unwrap();
+    let output = person.run(&["exec", "--policy", "./few.toml", "--", "true"]);
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    assert!(text(&output.stderr).contains("`true` is not one of them"), "{output:?}");
+}
+
+#[test]
+fn strict_is_refused_once_with_all_that_it_takes() {
+    let person = Person::new();
+    let output = person.types(&["exec", "--", "true"]).env("SANDBOX_MCP_STRICT", "1").output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(told.contains("watched by this program, not held by the kernel"), "{told}");
+    let (_, list) = told.split_once("allow_unenforced = [").unwrap();
+    let accepted = list.split(']').next().unwrap().replace('"', "");
+    let mut again = person.types(&["exec", "--", "true"]);
+    again.env("SANDBOX_MCP_STRICT", "1").env("SANDBOX_MCP_ALLOW_UNENFORCED", accepted);
+    assert!(again.output().unwrap().status.success(), "what the refusal names is all that it takes: {told}");
 }
 
 #[test]

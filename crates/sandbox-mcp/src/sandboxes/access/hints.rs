@@ -6,7 +6,7 @@
 
 use sandbox_core::{
     Denial, Policy, Reason,
-    policy::{Network, Root},
+    policy::{Network, Root, User},
 };
 
 use super::limits;
@@ -24,18 +24,30 @@ const WRITABLE: [&str; 3] = ["/workspace", "/home/sandbox", "/tmp"];
 pub struct Hint(pub Denial);
 
 /// A text that programs print for an error number, and the wall that it tells of.
-const PHRASES: [(&str, Wall); 12] = [
+const PHRASES: [(&str, Wall); 24] = [
     ("Read-only file system", Wall::ReadOnly),
     ("Permission denied", Wall::Permission),
     ("Operation not permitted", Wall::Privilege),
+    ("are you root?", Wall::Packages),
+    ("requires superuser privilege", Wall::Packages),
+    ("/var/lib/apt/lists/partial", Wall::Packages),
+    ("Unable to locate package", Wall::Network),
     ("Network is unreachable", Wall::Network),
     ("Could not resolve host", Wall::Network),
+    ("Temporary failure resolving", Wall::Network),
     ("Temporary failure in name resolution", Wall::Network),
     ("Name or service not known", Wall::Network),
+    ("EAI_AGAIN", Wall::Network),
+    ("getaddrinfo ENOTFOUND", Wall::Network),
+    ("unable to resolve host address", Wall::Network),
+    ("failed to lookup address information", Wall::Network),
     ("No space left on device", Wall::Space),
     ("Cannot fork", Wall::Processes),
     ("Resource temporarily unavailable", Wall::Processes),
     ("Cannot allocate memory", Wall::Memory),
+    ("MemoryError", Wall::Memory),
+    ("std::bad_alloc", Wall::Memory),
+    ("Out of memory", Wall::Memory),
     ("Function not implemented", Wall::SystemCall),
 ];
 
@@ -44,6 +56,8 @@ enum Wall {
     ReadOnly,
     Permission,
     Privilege,
+    /// Packages of the system want root.
+    Packages,
     Network,
     Space,
     Processes,
@@ -100,30 +114,36 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
              sandbox"
                 .to_owned(),
         ),
+        Wall::Packages if policy.privileges.user == User::Root => return None,
+        Wall::Packages => (
+            Reason::Privilege,
+            "packages of the system".to_owned(),
+            format!("privileges.user = {}", policy.privileges.user),
+            "only root inside installs packages of the system, and this policy gives none".to_owned(),
+            "Bring a .deb with write_files and install it in a new sandbox with policy yolo-4 or build (apt-get install \
+             ./x.deb); sandboxes have no network yet, so nothing can be downloaded"
+                .to_owned(),
+        ),
         Wall::Network => (
             Reason::Network,
             named,
             format!("network = {}", policy.network),
             if policy.network == Network::None {
-                "the policy gives no network".to_owned()
+                "the policy gives no network, and no other policy would: sandboxes have none in this release".to_owned()
             } else {
-                "this release has no network yet, whatever the policy allows".to_owned()
+                "sandboxes have no network in this release, whatever the policy allows".to_owned()
             },
-            "Bring what is needed with write_files; there is no way to a network from here".to_owned(),
+            "Bring what is needed with write_files; nothing can be downloaded from here".to_owned(),
         ),
-        Wall::Space if path.as_deref().is_some_and(|path| path.starts_with("/tmp")) => {
-            full(Control::Tmp, "/tmp", "Delete files in /tmp, or write to /workspace", policy)
-        }
-        Wall::Space => full(
-            Control::Disk,
-            "/workspace, HOME or /tmp",
-            "Delete files in /workspace, HOME and /tmp, or create_sandbox with a policy that gives more",
-            policy,
-        ),
+        Wall::Space => no_space(path.as_deref(), policy),
         Wall::Processes => {
             full(Control::Pids, "processes", "Start fewer processes and threads, or end those that wait", policy)
         }
-        Wall::Memory => full(Control::Memory, "memory", "Use less memory, or work on smaller pieces", policy),
+        Wall::Memory => {
+            let told = full(Control::Memory, "memory", "Use less memory, or work on smaller pieces", policy);
+            // Nobody saw how much was in use: one request beyond the limit fails just so.
+            (told.0, told.1, told.2, format!("it asked for more than the memory limit of {} leaves", policy.limits.memory), told.4)
+        }
         Wall::SystemCall => (
             Reason::SystemCall,
             named,
@@ -151,6 +171,33 @@ fn read_only(target: String, policy: &Policy) -> Told {
         "this place may not be written".to_owned(),
         "Write to /workspace, HOME (/home/sandbox) or /tmp; pip install and npm i -g put things into HOME".to_owned(),
     )
+}
+
+/// /tmp and /dev/shm are file systems of their own; who names no path may mean any.
+fn no_space(path: Option<&str>, policy: &Policy) -> Told {
+    let in_tmp = "Delete files in /tmp, or write to /workspace";
+    let kept = "Delete files in /workspace and HOME, or create_sandbox with a policy that gives more";
+    let limits = &policy.limits;
+    match path {
+        Some(path) if is_beneath(path, "/tmp") => full(Control::Tmp, "/tmp", in_tmp, policy),
+        Some(path) if is_beneath(path, "/dev/shm") => {
+            let told = full(Control::Tmp, "/dev/shm", "Delete files in /dev/shm, or write to /workspace", policy);
+            let message =
+                format!("/dev/shm is full: it holds 64 MiB, or the tmp limit of {} if that is less", limits.tmp);
+            (told.0, told.1, told.2, message, told.4)
+        }
+        Some(_) => full(Control::Disk, "/workspace or HOME", kept, policy),
+        None => (
+            Reason::DiskLimit,
+            "/workspace, HOME or /tmp".to_owned(),
+            format!("limits.tmp = {}, limits.disk = {}", limits.tmp, limits.disk),
+            format!(
+                "/tmp is full ({}, limits.tmp), or /workspace and HOME are ({}, limits.disk)",
+                limits.tmp, limits.disk
+            ),
+            "Delete files where you wrote, or write to /workspace instead of /tmp".to_owned(),
+        ),
+    }
 }
 
 fn full(control: Control, target: &str, instead: &str, policy: &Policy) -> Told {
@@ -191,12 +238,16 @@ fn path_in(line: &str) -> Option<String> {
 }
 
 fn is_writable(path: &str, policy: &Policy) -> bool {
-    let beneath = |place: &str| path == place || path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
+    let beneath = |place: &str| is_beneath(path, place);
     let further = &policy.filesystem.writable;
     WRITABLE.into_iter().any(beneath)
         || further.iter().any(|place| beneath(place))
         || beneath("/dev")
         || beneath("/proc")
+}
+
+fn is_beneath(path: &str, place: &str) -> bool {
+    path == place || path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -222,9 +273,24 @@ mod tests {
             ("curl: (6) Could not resolve host: example.com", Reason::Network, "Could not resolve host"),
             ("connect: Network is unreachable", Reason::Network, "Network is unreachable"),
             ("dd: error writing '/tmp/x': No space left on device", Reason::TmpLimit, "/tmp"),
-            ("cp: writing '/workspace/x': No space left on device", Reason::DiskLimit, "/workspace, HOME or /tmp"),
+            ("cp: writing '/workspace/x': No space left on device", Reason::DiskLimit, "/workspace or HOME"),
+            (
+                "head: error writing 'standard output': No space left on device",
+                Reason::DiskLimit,
+                "/workspace, HOME or /tmp",
+            ),
+            ("dd: error writing '/dev/shm/x': No space left on device", Reason::TmpLimit, "/dev/shm"),
             ("sh: 0: Cannot fork", Reason::PidsLimit, "processes"),
             ("OSError: [Errno 12] Cannot allocate memory", Reason::MemoryLimit, "memory"),
+            ("MemoryError", Reason::MemoryLimit, "memory"),
+            ("terminate called after throwing an instance of 'std::bad_alloc'", Reason::MemoryLimit, "memory"),
+            ("  Temporary failure resolving 'deb.debian.org'", Reason::Network, "Temporary failure resolving"),
+            ("npm error code EAI_AGAIN", Reason::Network, "EAI_AGAIN"),
+            (
+                "E: Unable to acquire the dpkg frontend lock (/x), are you root?",
+                Reason::Privilege,
+                "packages of the system",
+            ),
             ("OSError: [Errno 38] Function not implemented", Reason::SystemCall, "Function not implemented"),
         ] {
             assert_eq!(one(line), Some((reason, target.to_owned())), "{line}");
@@ -242,6 +308,23 @@ mod tests {
         ] {
             assert_eq!(one(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn the_limit_that_was_met_is_the_one_that_is_named() {
+        let told = |stderr: &str| read(stderr, &Policy::default()).remove(0).0;
+        let both = told("head: error writing 'standard output': No space left on device").message;
+        assert!(both.contains("1 GiB, limits.tmp") && both.contains("10 GiB, limits.disk"), "{both}");
+        let tmp = told("cp: writing '/tmp/x': No space left on device");
+        assert_eq!((tmp.reason, tmp.rule.as_str()), (Reason::TmpLimit, "limits.tmp = 1 GiB"));
+        assert_eq!(told("cp: writing '/tmpx': No space left on device").reason, Reason::DiskLimit);
+        let memory = told("MemoryError").message;
+        assert!(memory.starts_with("probably") && memory.contains("limit of 4 GiB leaves"), "{memory}");
+        let network = told("curl: (6) Could not resolve host: x");
+        assert!(network.message.contains("sandboxes have no network in this release"), "{network:?}");
+        let root = Policy::preset("yolo-4").unwrap();
+        assert_eq!(read("E: Unable to acquire the dpkg frontend lock, are you root?", &root), []);
+        assert_eq!(read("E: Unable to locate package jq", &root).len(), 1);
     }
 
     #[test]

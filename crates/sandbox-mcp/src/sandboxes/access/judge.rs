@@ -49,7 +49,7 @@ pub fn judge(exec: &Exec, policy: &Policy) -> Judged {
             (Verdict::Denied(refused), Some(denial)) => {
                 let liftable = liftable(refused.reason, &refused.rule, policy);
                 let was_there = left.to_mut().commands.deny.remove(&refused.rule);
-                let denial = with_a_way(denial, liftable);
+                let denial = if liftable == Liftable::No { held_by_the_kernel(denial) } else { denial };
                 judged.objections.push(Objection { rule: refused.rule, denial, liftable });
                 if !was_there {
                     break;
@@ -65,12 +65,29 @@ pub fn judge(exec: &Exec, policy: &Policy) -> Judged {
     judged
 }
 
-/// The lists know what to do instead; here is known whether asking helps.
-fn with_a_way(mut denial: Denial, liftable: Liftable) -> Denial {
-    let way = match liftable {
-        Liftable::Yes => "A person may allow it: request_access with kind command",
-        Liftable::No => "The kernel holds this from the sandbox's beginning: only a new sandbox could have it",
+/// The refusals for these objections. What is said in the same words by several rules is said once, with all of them.
+///
+/// The lists know what to do instead; whether asking helps is known to who looked for somebody to ask.
+pub fn refusals(objections: &[&Objection], way: impl Fn(&[&str]) -> Option<String>) -> Vec<Denial> {
+    let mut told: Vec<(Vec<&str>, Liftable, Denial)> = Vec::new();
+    for Objection { rule, denial, liftable } in objections {
+        match told.iter_mut().find(|(_, _, known)| known.message == denial.message) {
+            Some((rules, _, _)) => rules.push(rule),
+            None => told.push((vec![rule], *liftable, denial.clone())),
+        }
+    }
+    let finish = |(rules, liftable, mut denial): (Vec<&str>, Liftable, Denial)| {
+        denial.rule = rules.join(", ");
+        if let Some(way) = way(&rules).filter(|_| liftable == Liftable::Yes) {
+            denial.how_to_ask = format!("{}. {way}", denial.how_to_ask.trim_end_matches('.'));
+        }
+        denial
     };
+    told.into_iter().map(finish).collect()
+}
+
+fn held_by_the_kernel(mut denial: Denial) -> Denial {
+    let way = "The kernel holds this from the sandbox's beginning: only a new sandbox could have it";
     denial.how_to_ask = format!("{}. {way}", denial.how_to_ask.trim_end_matches('.'));
     denial
 }
@@ -101,6 +118,36 @@ mod tests {
         let rules: std::collections::BTreeSet<&str> =
             judged.objections.iter().map(|objection| objection.rule.as_str()).collect();
         assert_eq!(rules, ["nc", "ssh", "sudo"].into(), "{judged:?}");
+    }
+
+    #[test]
+    fn what_two_rules_say_in_the_same_words_is_said_once() {
+        let judged = judge(&Exec::argv(["rm", "-rf", "/"]), &Policy::default());
+        assert!(judged.objections.len() > 1, "{judged:?}");
+        let open: Vec<&Objection> = judged.objections.iter().collect();
+        let told = refusals(&open, |rules| Some(format!("{} rules", rules.len())));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].rule.contains(", ") && told[0].how_to_ask.ends_with(&format!("{} rules", open.len())),
+            "{told:?}"
+        );
+        let judged = judge(&Exec::shell("sudo ssh host"), &Policy::default());
+        assert_eq!(refusals(&judged.objections.iter().collect::<Vec<_>>(), |_| None).len(), 2);
+    }
+
+    #[test]
+    fn who_is_root_already_is_told_to_leave_sudo_out() {
+        let told = |policy: &str| {
+            let judged =
+                judge(&Exec::shell("sudo apt-get install ./x.deb"), &Policy::preset(policy).unwrap_or_default());
+            judged.objections.first().map(|objection| objection.denial.how_to_ask.clone()).unwrap_or_default()
+        };
+        assert!(
+            told("yolo-4").contains("root already") && told("yolo-4").contains("leave `sudo` out"),
+            "{}",
+            told("yolo-4")
+        );
+        assert!(told("yolo-3").contains("HOME"), "{}", told("yolo-3"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub fn ended(control: Control, policy: &Policy, elapsed: Duration, ending: &Endi
         Control::Disk => "Delete files in /workspace and HOME",
         Control::Tmp => "Delete files in /tmp",
         Control::Pids => "Start fewer processes",
-        Control::Time => return out_of_time(policy, elapsed),
+        Control::Time => return out_of_time(policy, elapsed, limits.run),
         _ => "Ask for less",
     };
     let message = ending.by_limit(control, limits).unwrap_or_else(|| format!("killed: it met the {control} limit"));
@@ -63,8 +63,8 @@ pub fn size(control: Control, limits: &Limits) -> String {
     }
 }
 
-/// A command has its own timeout, and the policy's above it.
-fn out_of_time(policy: &Policy, elapsed: Duration) -> Denial {
+/// A command has its own timeout, and the policy's above it. No command may have more than `longest`, whoever is asked.
+pub fn out_of_time(policy: &Policy, elapsed: Duration, longest: Duration) -> Denial {
     let most = policy.limits.run;
     let whole = elapsed.as_secs_f64() >= most.as_secs_f64();
     let ran = (elapsed.as_secs_f64() * 10.0).round() / 10.0;
@@ -80,12 +80,25 @@ fn out_of_time(policy: &Policy, elapsed: Duration) -> Denial {
         rule: if whole { format!("{rule} = {} s", most.as_secs()) } else { rule.to_owned() },
         level: policy.name.clone(),
         message,
-        how_to_ask: format!(
-            "Divide the work, or give it a longer timeout (up to {} s); for more than that use request_access with \
-             kind limit and target timeout=SECONDS before you start it",
-            most.as_secs()
-        ),
+        how_to_ask: more_time(if whole { None } else { Some(most) }, longest, most),
     }
+}
+
+/// What to do for more time: `free` is to be had without asking, `longest` by asking.
+fn more_time(free: Option<Duration>, longest: Duration, most: Duration) -> String {
+    let mut text = match free {
+        Some(most) => format!("Divide the work, or give it a longer timeout (up to {} s)", most.as_secs()),
+        None => "Divide the work".to_owned(),
+    };
+    if longest > most {
+        let longest = longest.as_secs();
+        text.push_str(&format!(
+            "; for more, up to {longest} s, use request_access with kind limit and target timeout=SECONDS before you start it"
+        ));
+    } else {
+        text.push_str("; no command may run longer here");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -112,6 +125,15 @@ mod tests {
         assert_eq!(own.rule, "timeout of this command");
         let whole = ended(Control::Time, &policy, Duration::from_millis(300_040), &Ending::default(), None);
         assert_eq!((whole.rule.as_str(), whole.reason), ("limits.run = 300 s", Reason::TimeLimit));
+        assert_eq!(whole.how_to_ask, "Divide the work; no command may run longer here");
         assert!(whole.message.contains("300 s of 300 s"), "{}", whole.message);
+    }
+
+    #[test]
+    fn asking_for_more_time_is_named_only_where_it_can_succeed() {
+        let policy = Policy::preset("user_added").unwrap_or_default();
+        let told = |longest| out_of_time(&policy, Duration::from_secs(5), Duration::from_secs(longest)).how_to_ask;
+        assert!(told(600).contains("up to 600 s, use request_access"), "{}", told(600));
+        assert!(!told(300).contains("request_access") && told(300).contains("up to 300 s"), "{}", told(300));
     }
 }

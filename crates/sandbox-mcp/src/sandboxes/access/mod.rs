@@ -16,11 +16,11 @@ use std::{sync::Arc, time::Duration};
 
 pub use grants::{ActiveGrant, QUESTIONS, QUESTIONS_IN_ALL};
 pub use hints::{Hint, read as hints};
-pub use judge::{Judged, Liftable, Objection, judge};
+pub use judge::{Judged, Liftable, Objection, judge, refusals};
 pub use limits::{ended as ended_by_limit, not_raised};
-pub use person::{Nobody, Person, Reply};
+pub use person::{Nobody, Person, Reply, permit};
 pub use question::{MOST_MINUTES, Question, Span, Wish, shown};
-pub use request::{AccessKind, AccessRequest, is_operators, longest, policy_giving};
+pub use request::{AccessKind, AccessRequest, is_operators, longest, lowered_by, policy_giving};
 
 use sandbox_core::{
     Control, Denial, Policy, Reason,
@@ -79,6 +79,9 @@ pub enum Refused {
     /// It is refused.
     #[error("{}", in_words(.0))]
     Denied(Vec<Denial>),
+    /// It cannot be told what was asked for.
+    #[error("{0}")]
+    Unclear(String),
     /// A question was put, and its answer comes with another call.
     #[error("a person was asked; the answer comes with the next call")]
     Later,
@@ -122,6 +125,7 @@ impl Session {
     pub async fn request(&self, request: AccessRequest, person: &dyn Person) -> Result<Given, Refused> {
         let wish = match request::plan(&request, self.policy(), self.settings(), &self.access.grants) {
             Plan::Already(message) => return Ok(Given { span: None, message }),
+            Plan::Unclear(what) => return Err(Refused::Unclear(what)),
             Plan::Refuse(denial) => return Err(self.refuse(vec![*denial])),
             Plan::Ask(wish) => wish,
         };
@@ -148,17 +152,21 @@ impl Session {
     /// The refusal by which a limit ended a job.
     pub fn ended_by(&self, control: Control, elapsed: Duration, ending: &Ending) -> Denial {
         let (policy, settings) = (self.policy(), self.settings());
+        if control == Control::Time {
+            let asking_helps = settings.ask != Ask::Never;
+            let longest = if asking_helps { longest(settings) } else { policy.limits.run };
+            return limits::out_of_time(policy, elapsed, longest);
+        }
         limits::ended(control, policy, elapsed, ending, roomier(control, policy, settings).as_deref())
     }
 
     async fn ask_for(&self, exec: &Exec, open: &[&Objection], person: &dyn Person) -> Result<(), Refused> {
-        let mut denials: Vec<Denial> = open.iter().map(|objection| objection.denial.clone()).collect();
         let can_be_lifted = |objection: &&&Objection| {
             objection.liftable == Liftable::Yes && !request::is_operators(&objection.rule, self.settings())
         };
         let liftable = open.iter().filter(can_be_lifted).count() == open.len();
         if self.settings().ask != Ask::Denied || !liftable || !person.is_there() {
-            return Err(self.refuse(denials));
+            return Err(self.refuse(refusals(open, |rules| Some(way(rules, self.settings(), person)))));
         }
         let rules = open.iter().map(|objection| objection.rule.clone()).collect();
         let question = self.question(Wish::Command { rules }, exec.program.to_string(), None, Span::Once);
@@ -169,6 +177,7 @@ impl Session {
                 Ok(())
             }
             Asked::Refused(denial) => {
+                let mut denials = refusals(open, |_| None);
                 denials.push(*denial);
                 Err(self.refuse(denials))
             }
@@ -200,9 +209,7 @@ impl Session {
                 self.record(What::Granted { kind, target, span, by: person.name() });
                 return Asked::Granted(span);
             }
-            Reply::Declined => {
-                (Reason::Declined, format!("{} said no", person.name()), "Do it another way; do not ask again")
-            }
+            Reply::Declined => (Reason::Declined, format!("{} said no", person.name()), person.after_a_no()),
             Reply::NoAnswer => (
                 Reason::NoAnswer,
                 format!("{} did not answer in time", person.name()),
@@ -245,6 +252,18 @@ impl Session {
     }
 }
 
+/// How a rule that is only advice can be lifted here, for whoever reads the refusal.
+pub fn way(rules: &[&str], settings: &Settings, person: &dyn Person) -> String {
+    if rules.iter().any(|rule| request::is_operators(rule, settings)) {
+        return "The operator's ceiling denies it to everybody".to_owned();
+    }
+    match settings.ask {
+        Ask::Never => person.without_asking(rules),
+        _ if !person.is_there() => person.without_asking(rules),
+        _ => person.how_to_ask(rules),
+    }
+}
+
 /// A policy that may be used here and gives more of this.
 pub fn roomier(control: Control, policy: &Policy, settings: &Settings) -> Option<String> {
     let own = &policy.limits;
@@ -261,7 +280,12 @@ pub fn roomier(control: Control, policy: &Policy, settings: &Settings) -> Option
 
 /// Refusals in sentences, for those who read no structure.
 pub fn in_words(denials: &[Denial]) -> String {
-    let sentence = |text: &str| text.trim_end_matches('.').to_owned();
     let told = denials.iter().map(|denial| format!("{}. {}", sentence(&denial.message), sentence(&denial.how_to_ask)));
     told.collect::<Vec<_>>().join(". ")
+}
+
+/// Without its full stop, and with a capital letter.
+fn sentence(text: &str) -> String {
+    let mut letters = text.trim_end_matches('.').chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }

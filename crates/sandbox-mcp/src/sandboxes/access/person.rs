@@ -26,6 +26,21 @@ pub trait Person: Send + Sync {
     /// Whether anybody can answer.
     fn is_there(&self) -> bool;
 
+    /// How to ask for these rules of the command list to be lifted, as a sentence.
+    fn how_to_ask(&self, _: &[&str]) -> String {
+        "A person may allow it: request_access with kind command".to_owned()
+    }
+
+    /// The same where nobody is asked.
+    fn without_asking(&self, rules: &[&str]) -> String {
+        format!("Nobody can be asked here; the operator may permit it in a policy ({})", permit(rules))
+    }
+
+    /// What to do after a no.
+    fn after_a_no(&self) -> &'static str {
+        "Do it another way; do not ask again"
+    }
+
     /// The answer to a question that was put before.
     fn answered(&self, _: &Question) -> Option<Reply> {
         None
@@ -33,6 +48,12 @@ pub trait Person: Send + Sync {
 
     /// Puts the question and waits, though not for ever.
     async fn answer(&self, question: &Question) -> Reply;
+}
+
+/// The setting of a policy that lifts these rules.
+pub fn permit(rules: &[&str]) -> String {
+    let quoted: Vec<String> = rules.iter().map(|rule| format!("\"{rule}\"")).collect();
+    format!("commands.permit = [{}]", quoted.join(", "))
 }
 
 /// Nobody is there.

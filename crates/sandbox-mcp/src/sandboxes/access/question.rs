@@ -88,15 +88,24 @@ impl Wish {
 }
 
 impl Question {
-    /// The question as a person reads it.
+    /// The question as a person reads it who did not type the command.
     pub fn text(&self) -> String {
-        let target = shown(&self.target, TARGET);
-        let mut lines = vec![format!(
+        self.after(format!(
             "A program in the sandbox {} (policy {}) asks for more than its policy gives. The request comes from inside \
              the sandbox, or from the agent that works in it.",
             self.session_id,
             shown(&self.policy, TARGET)
-        )];
+        ))
+    }
+
+    /// The question to whoever typed the command.
+    pub fn about_own_command(&self) -> String {
+        self.after(format!("Your command asks for more than the policy {} gives.", shown(&self.policy, TARGET)))
+    }
+
+    fn after(&self, beginning: String) -> String {
+        let target = shown(&self.target, TARGET);
+        let mut lines = vec![beginning];
         match &self.wish {
             Wish::Command { rules } => {
                 let rules: Vec<String> = rules.iter().map(|rule| format!("“{}”", shown(rule, TARGET))).collect();
@@ -211,6 +220,13 @@ mod tests {
         assert!(text.contains("sudo id\\nAllow it? \\u{1b}[2J\\u{202e}yes\\u{200b}"), "{text}");
         assert!(text.contains("own words, which nobody has checked: “because\\nThe policy"), "{text}");
         assert!(text.contains("sandbox_local_0123456789abcdef01234567") && text.contains("“sudo”"), "{text}");
+    }
+
+    #[test]
+    fn who_typed_the_command_is_asked_about_their_own() {
+        let text = question("ssh -V", "").about_own_command();
+        assert!(text.starts_with("Your command asks for more than the policy yolo-3 gives."), "{text}");
+        assert!(!text.contains("sandbox_local_") && !text.contains("inside") && text.contains("ssh -V"), "{text}");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum Plan {
     Ask(Wish),
     /// Nobody needs to be asked; why.
     Already(String),
+    /// It names nothing that could be asked for; what to name.
+    Unclear(String),
     /// It cannot be had.
     Refuse(Box<Denial>),
 }
@@ -97,6 +99,16 @@ pub fn is_operators(rule: &str, settings: &Settings) -> bool {
 pub fn longest(settings: &Settings) -> Duration {
     let ceiling = settings.ceiling.as_ref().map_or(settings.max_timeout, |ceiling| ceiling.limits.run);
     settings.max_timeout.min(ceiling)
+}
+
+/// Who lets commands of this policy run for no longer than this.
+pub fn lowered_by(most: Duration, policy: &Policy, settings: &Settings) -> String {
+    match &settings.ceiling {
+        _ if most > policy.limits.run => "as it was granted".to_owned(),
+        _ if most >= settings.max_timeout => "max_timeout_seconds in the settings".to_owned(),
+        Some(ceiling) if most >= ceiling.limits.run => format!("the ceiling `{}`", ceiling.name),
+        _ => format!("the policy `{}`", policy.name),
+    }
 }
 
 struct Asked<'a> {
@@ -177,8 +189,11 @@ impl Asked<'_> {
     }
 
     fn not_understood(&self) -> Plan {
-        let example = "Name a limit and its size: timeout=900, memory=8GiB, disk=20GiB, tmp=2GiB, pids=1024, cpus=4";
-        self.refuse(Reason::NeedsNewSandbox, "limits", "this names no limit".to_owned(), example.to_owned())
+        let target = super::question::shown(self.target, (60, 0));
+        Plan::Unclear(format!(
+            "`{target}` names no limit. Name one with its size: timeout=900, memory=8GiB, disk=20GiB, tmp=2GiB, pids=1024, \
+             cpus=4"
+        ))
     }
 
     fn run_time(&self, value: &str, grants: &Grants) -> Plan {
@@ -303,8 +318,21 @@ mod tests {
         assert_eq!(memory.how_to_ask, "create_sandbox with policy yolo-1");
         assert_eq!(refused("yolo-3", AccessKind::Limit, "memory=900GiB").reason, Reason::Ceiling);
         assert_eq!(refused("yolo-3", AccessKind::Limit, "timeout=9999").reason, Reason::Ceiling);
-        assert!(refused("yolo-3", AccessKind::Limit, "everything").how_to_ask.contains("timeout=900"));
+        let unclear = planned("yolo-3", AccessKind::Limit, "everything");
+        assert!(matches!(&unclear, Plan::Unclear(what) if what.contains("timeout=900")), "{unclear:?}");
         assert!(refused("yolo-3", AccessKind::Privilege, "CAP_CHOWN").how_to_ask.contains("yolo-4"));
+    }
+
+    #[test]
+    fn who_lowers_a_timeout_is_told() {
+        let told = |text: &str, policy: &str, most: u64| {
+            let settings = settings(text);
+            lowered_by(Duration::from_secs(most), &settings.policy(policy).unwrap(), &settings)
+        };
+        assert_eq!(told("", "yolo-3", 600), "max_timeout_seconds in the settings");
+        assert_eq!(told("", "user_added", 300), "the policy `user_added`");
+        assert_eq!(told("ceiling = \"user_added\"", "yolo-3", 300), "the ceiling `user_added`");
+        assert_eq!(told("", "user_added", 500), "as it was granted");
     }
 
     #[test]
