@@ -74,9 +74,11 @@ fn cases() -> Vec<Case> {
             layers_count_as_disk, a_layer_is_never_used_again,
             named_places_can_be_written, places_of_an_image_can_be_written, places_that_cannot_be_are_refused, places_count_as_disk;
         programs: denied_programs_are_gone, denied_links_of_an_image_are_gone, only_listed_programs_are_executed,
+            a_list_takes_a_root_that_cannot_be_changed,
             a_list_comes_with_what_its_programs_need;
         limits: memory_is_held, memory_that_has_no_owner_is_held_or_refused, a_fork_bomb_is_held_and_the_executor_still_answers, tmp_is_held, disk_is_held, files_that_were_removed_but_are_open_count,
-            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count, many_empty_files_count,
+            files_that_only_a_map_or_a_thread_keeps_count, files_on_their_way_through_a_socket_count,
+            files_that_move_while_they_are_measured_count, many_empty_files_count,
             memory_of_a_process_that_lost_its_first_thread_is_held, the_end_by_a_limit_is_told_with_numbers, cpu_is_held,
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,

@@ -110,6 +110,43 @@ pub async fn files_on_their_way_through_a_socket_count(bench: Workbench) {
     assert_eq!(outcome.exit, Exit::Limit(Control::Disk), "{outcome:?}");
 }
 
+/// Keeps its files in the folder that is looked at last, and moves them to the first one when that was left.
+const DODGER: &str = r#"
+import ctypes, os, struct, threading, time
+notify = ctypes.CDLL(None)
+for n in range(2000): os.mkdir(str(n))
+order = [entry.name for entry in os.scandir('.')]
+early, late = order[0], order[-1]
+os.mkdir(late + '/data')
+folder = os.open(late + '/data', os.O_PATH)
+LEFT = 0x10
+watch = notify.inotify_init1(0)
+first = notify.inotify_add_watch(watch, early.encode(), LEFT)
+notify.inotify_add_watch(watch, late.encode(), LEFT)
+def move():
+    while True:
+        events, at = os.read(watch, 65536), 0
+        while at < len(events):
+            which, _, _, name = struct.unpack_from('iIII', events, at)
+            at += 16 + name
+            here, there = (late, early) if which == first else (early, late)
+            try: os.rename(here + '/data', there + '/data')
+            except OSError: pass
+threading.Thread(target=move, daemon=True).start()
+for n in range(40):
+    file = os.open(str(n), os.O_CREAT | os.O_WRONLY, dir_fd=folder)
+    os.write(file, os.urandom(10 << 20)); os.close(file); time.sleep(0.1)
+time.sleep(20)
+"#;
+
+pub async fn files_that_move_while_they_are_measured_count(bench: Workbench) {
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(100)).await;
+    let mut exec = Exec::argv(["python3", "-c", DODGER]);
+    exec.timeout = Some(Duration::from_secs(60));
+    let outcome = run(&client, &exec).await;
+    assert_eq!(outcome.exit, Exit::Limit(Control::Disk), "{outcome:?}");
+}
+
 pub async fn many_empty_files_count(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.disk = Bytes::mib(64)).await;
     let script = "import os, time\nfor n in range(40000):\n if n % 1000 == 0: os.mkdir(str(n))\n open('%d/%d' % (n // 1000 * 1000, n), 'w').close()\ntime.sleep(20)";

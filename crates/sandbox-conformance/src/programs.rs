@@ -96,36 +96,45 @@ pub async fn only_listed_programs_are_executed(bench: Workbench) {
     if cannot_hold(&bench).await {
         return;
     }
-    for root in ["yolo-3", "yolo-4"] {
-        let (sandbox, client) = bench
-            .sandbox_with(|spec| {
-                spec.policy = Policy::preset(root).unwrap();
-                if bench.subject.image.is_none() {
-                    spec.policy = Policy::default();
-                }
-                only(&["sh", "cat", "cp", "chmod", "mv", "mkdir", "/workspace/tools/"])(spec);
-            })
-            .await;
-        assert_eq!(sandbox.facts().enforcement.0[&Control::Commands].held, Held::Kernel);
-        put(&client, "script", b"#!/bin/sh\necho ran\n", 0o755).await;
-        for (command, expected) in [
-            ("cat script | sh", "ran"),
-            ("ls; echo $?", "126"),
-            ("/usr/bin/id; echo $?", "126"),
-            ("cp /usr/bin/id ./cat; ./cat; echo $?", "126"),
-            ("cp /usr/bin/id /tmp/id; chmod +x /tmp/id; /tmp/id; echo $?", "126"),
-            ("./script; echo $?", "126"),
-            ("sh script", "ran"),
-            ("mkdir a b && cp script a && mv a/script b && cat b/script | sh", "ran"),
-        ] {
-            let outcome = sh(&client, command).await;
-            assert_eq!(outcome.text(), expected, "{root}: {command}: {outcome:?}");
+    let list = only(&["sh", "cat", "cp", "chmod", "mv", "mkdir", "/workspace/tools/"]);
+    let (sandbox, client) = bench.sandbox_with(&list).await;
+    assert_eq!(sandbox.facts().enforcement.0[&Control::Commands].held, Held::Kernel);
+    put(&client, "script", b"#!/bin/sh\necho ran\n", 0o755).await;
+    for (command, expected) in [
+        ("cat script | sh", "ran"),
+        ("ls; echo $?", "126"),
+        ("/usr/bin/id; echo $?", "126"),
+        ("cp /usr/bin/id ./cat; ./cat; echo $?", "126"),
+        ("cp /usr/bin/id /tmp/id; chmod +x /tmp/id; /tmp/id; echo $?", "126"),
+        ("./script; echo $?", "126"),
+        ("sh script", "ran"),
+        ("cp script tools/ && tools/script", "ran"),
+        ("mkdir a b && cp script a && mv a/script b && cat b/script | sh", "ran"),
+    ] {
+        let outcome = sh(&client, command).await;
+        assert_eq!(outcome.text(), expected, "{command}: {outcome:?}");
+    }
+    // Loaded by hand it is code like any other that an allowed program reads: it has no more rights than that.
+    let by_hand = "for loader in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do \
+        if [ -e $loader ]; then $loader /usr/bin/id -u; fi; done; ls; echo $?";
+    let text = sh(&client, by_hand).await.text();
+    assert!(text == "126" || text.lines().count() == 2 && text.ends_with("126"), "{text}");
+}
+
+/// A rule is about a file, and in a root that can be changed another program can be written over it.
+pub async fn a_list_takes_a_root_that_cannot_be_changed(bench: Workbench) {
+    let mut spec = spec();
+    spec.policy.filesystem.root = sandbox_core::policy::Root::Writable;
+    only(&["sh"])(&mut spec);
+    match bench.subject.backend.create(&spec).await {
+        Err(Error::Unenforceable { refused, .. }) => {
+            let why = refused.0.get(&Control::Commands).map(|holding| holding.by.as_str());
+            assert!(why.is_some_and(|why| why.contains("could be replaced")), "{refused:?}");
         }
-        // Loaded by hand it is code like any other that an allowed program reads: it has no more rights than that.
-        let by_hand = "for loader in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do \
-            if [ -e $loader ]; then $loader /usr/bin/id -u; fi; done; ls; echo $?";
-        let text = sh(&client, by_hand).await.text();
-        assert!(text == "126" || text.lines().count() == 2 && text.ends_with("126"), "{text}");
+        // Where there are no layers, such a root is refused by itself.
+        Err(Error::Unavailable { .. }) => {}
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("a list that does not hold was accepted"),
     }
 }
 

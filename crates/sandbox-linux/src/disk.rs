@@ -121,12 +121,19 @@ pub struct Ledger {
     together: Option<u64>,
     missing: u64,
     unseen: bool,
+    puzzled: bool,
 }
 
 impl Ledger {
     /// Whether all files were seen at the last look.
     pub fn saw_all(&self) -> bool {
-        !self.unseen
+        !self.unseen && !self.puzzled
+    }
+
+    /// Whether much of the disk went missing that no sandbox seems to have. Others may have written it; or a sandbox moved
+    /// its files out of sight while they were measured, so the next look is at sandboxes that stand still.
+    pub fn is_puzzled(&self) -> bool {
+        self.puzzled
     }
 
     /// Who has to stop, and why, given a look at each sandbox with its limit, the size of the rest, and what was free before
@@ -135,6 +142,8 @@ impl Ledger {
         let sizes = looks.iter().map(|(_, look, _)| look.size.unwrap_or(0)).fold(rest, u64::saturating_add);
         let [least, most] = [free[0].min(free[1]), free[0].max(free[1])].map(|free| free.0.saturating_add(sizes));
         let hidden = self.together.map_or(0, |before| before.saturating_sub(least));
+        let smallest = looks.iter().filter_map(|(_, _, limit)| *limit).min();
+        self.puzzled = smallest.is_some_and(|limit| hidden > limit.0 / 8);
         self.together = Some(most);
         self.unseen = looks.iter().any(|(_, look, _)| look.unseen);
         self.missing = if self.unseen { self.missing.saturating_add(hidden) } else { 0 };

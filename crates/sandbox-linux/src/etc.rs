@@ -2,7 +2,8 @@
 //!
 //! One folder holds copies of what programs need of this machine's `/etc` (certificates, linker settings, time zone,
 //! fonts, …) and files that say who is who inside. It is made once, named after the state of its sources, and bound
-//! read-only into every sandbox: one mount instead of twenty. Nothing that only root may read is copied.
+//! read-only into every sandbox: one mount instead of twenty. Nothing that only root may read is copied, and no settings of
+//! clients that may hold passwords (pip, npm, git, Maven).
 
 use std::{
     fs, io,
@@ -13,7 +14,7 @@ use std::{
 use crate::unavailable;
 
 /// Copied where they exist.
-const SOURCES: [&str; 40] = [
+const SOURCES: [&str; 36] = [
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
@@ -23,7 +24,6 @@ const SOURCES: [&str; 40] = [
     "fonts",
     "gai.conf",
     "ghostscript",
-    "gitconfig",
     "host.conf",
     "inputrc",
     "ld.so.cache",
@@ -36,14 +36,11 @@ const SOURCES: [&str; 40] = [
     "magic",
     "magic.mime",
     "mailcap",
-    "maven",
     "mime.types",
     "nodejs",
-    "npmrc",
     "os-release",
     "papersize",
     "perl",
-    "pip.conf",
     "pki/ca-trust",
     "pki/tls",
     "protocols",
@@ -181,12 +178,16 @@ pub fn copy(source: &Path, target: &Path, budget: &mut usize) -> io::Result<()> 
     Ok(())
 }
 
-/// A link into /etc or /usr leads to the same thing inside; one to elsewhere is replaced by what it leads to.
+/// A link into /etc or /usr leads to the same thing inside. One to where distributions keep such things is replaced by
+/// what it leads to; others lead to what may be a person's.
 fn link(source: &Path, target: &Path) -> io::Result<()> {
     let to = fs::read_link(source)?;
     match fs::canonicalize(source) {
         Ok(real) if real.starts_with("/usr") || real.starts_with("/etc") => symlink(to, target),
-        Ok(real) if real.is_file() && fs::metadata(&real)?.mode() & 0o004 != 0 => fs::copy(real, target).map(drop),
+        Ok(real) if ["/nix/store", "/gnu/store", "/var/lib", "/opt"].iter().any(|top| real.starts_with(top)) => {
+            let readable = real.is_file() && fs::metadata(&real)?.mode() & 0o004 != 0;
+            if readable { fs::copy(real, target).map(drop) } else { Ok(()) }
+        }
         _ => Ok(()),
     }
 }

@@ -33,27 +33,27 @@ pub struct IdMap {
     pub inside: u32,
     pub outside: u32,
     pub count: u32,
-    /// Who [`SANDBOX_ID`] is outside, where that is this sandbox's alone. It is one of the ids of the map, and stands for
-    /// nobody else inside.
+    /// Where all sandboxes have the same ids: those that stand for nobody inside, from and to. Each can be the commands'
+    /// user of one sandbox.
+    pub pool: Option<(u32, u32)>,
+    /// Who [`SANDBOX_ID`] is outside, where that is this sandbox's alone.
     pub own_user: Option<u32>,
 }
 
 impl IdMap {
     /// The map for a sandbox; `slot` is its place among ranges, `inside` the only id where there is one.
     pub fn new(source: IdSource, slot: u32, inside: u32) -> Self {
-        let map = |inside, outside, count| Self { inside, outside, count, own_user: None };
+        let map = |inside, outside, count| Self { inside, outside, count, pool: None, own_user: None };
         match source {
             IdSource::Ranges => map(0, FIRST_RANGE + (slot % SLOTS) * RANGE, RANGE),
-            IdSource::Subordinate { count } => map(0, 0, count + 1),
+            IdSource::Subordinate { count } => Self { pool: pool(count + 1), ..map(0, 0, count + 1) },
             IdSource::Single => map(inside, 0, 1),
         }
     }
 
-    /// Where all sandboxes have the same ids: gives this one's commands a user of their own.
+    /// Gives this sandbox's commands a user of their own, where there is a pool of them.
     pub fn with_own_user(self, slot: u32) -> Self {
-        let first = SANDBOX_ID + 1;
-        let shared = self.outside == 0 && self.count > first;
-        Self { own_user: shared.then(|| first + slot % (self.count - first)), ..self }
+        Self { own_user: self.pool.map(|(from, to)| from + slot % (to - from)), ..self }
     }
 
     /// Whether no other sandbox has this user, who is there inside.
@@ -72,24 +72,28 @@ impl IdMap {
     /// As the kernel reads it from `uid_map`. A line must not span two lines of the map above it, and in a launcher's
     /// own user namespace id 0 is the user and the others are subordinate: so 0 always has a line of its own there.
     pub fn lines(&self) -> String {
-        let Self { inside, outside, count, own_user } = *self;
+        let Self { inside, outside, count, pool, own_user } = *self;
         let line = |from: u32, to: u32| match to.saturating_sub(from) {
             0 => String::new(),
             length => format!("{} {} {length}\n", inside + from, outside + from),
         };
-        match own_user {
-            _ if outside != 0 || count == 1 => line(0, count),
-            None => line(0, 1) + &line(1, count),
-            Some(own) => [
-                line(0, 1),
-                line(1, SANDBOX_ID),
-                format!("{SANDBOX_ID} {own} 1\n"),
-                line(SANDBOX_ID + 1, own),
-                line(own + 1, count),
-            ]
-            .concat(),
+        if outside != 0 || count == 1 {
+            return line(0, count);
         }
+        let (from, to) = pool.unwrap_or((count, count));
+        let own = match own_user {
+            Some(own) => [line(1, SANDBOX_ID), format!("{SANDBOX_ID} {own} 1\n"), line(SANDBOX_ID + 1, from)].concat(),
+            None => line(1, from),
+        };
+        [line(0, 1), own, line(to, count)].concat()
     }
+}
+
+/// Above what systems give out one by one, and below the last ones, which have meanings (`nobody` is 65534). Nothing where
+/// there are too few.
+fn pool(count: u32) -> Option<(u32, u32)> {
+    let (from, to) = (count / 2, count - count / 16);
+    (from > 2 * SANDBOX_ID).then_some((from, to))
 }
 
 #[cfg(test)]
@@ -114,16 +118,16 @@ mod tests {
 
     #[test]
     fn with_subordinate_ids_commands_are_nobody_elses_user() {
-        let map = IdMap::new(IdSource::Subordinate { count: 2000 }, 0, SANDBOX_ID);
-        assert_eq!(map.lines(), "0 0 1\n1 1 2000\n");
+        let map = IdMap::new(IdSource::Subordinate { count: 65_536 }, 0, SANDBOX_ID);
+        // Nobody, not even root inside, can become the user of another sandbox.
+        assert_eq!(map.lines(), "0 0 1\n1 1 32767\n61441 61441 4096\n");
         let (one, two) = (map.with_own_user(4), map.with_own_user(5));
-        assert_eq!(one.lines(), "0 0 1\n1 1 999\n1000 1005 1\n1001 1001 4\n1006 1006 995\n");
-        assert_eq!((one.outside(SANDBOX_ID), two.outside(SANDBOX_ID), one.outside(0)), (1005, 1006, 0));
+        assert_eq!(one.lines(), "0 0 1\n1 1 999\n1000 32772 1\n1001 1001 31767\n61441 61441 4096\n");
+        assert_eq!((one.outside(SANDBOX_ID), two.outside(SANDBOX_ID), one.outside(0)), (32_772, 32_773, 0));
         assert!(one.is_own(SANDBOX_ID) && !one.is_own(0) && !map.is_own(SANDBOX_ID));
-        // The first and the last of those to choose from.
-        assert_eq!(map.with_own_user(0).lines(), "0 0 1\n1 1 999\n1000 1001 1\n1002 1002 999\n");
-        assert_eq!(map.with_own_user(999).lines(), "0 0 1\n1 1 999\n1000 2000 1\n1001 1001 999\n");
-        let few = IdMap::new(IdSource::Subordinate { count: 1000 }, 0, SANDBOX_ID);
-        assert_eq!(few.with_own_user(7), few);
+        let last = map.with_own_user(61_441 - 32_768 - 1);
+        assert_eq!(last.outside(SANDBOX_ID), 61_440);
+        let few = IdMap::new(IdSource::Subordinate { count: 2000 }, 0, SANDBOX_ID);
+        assert_eq!((few.with_own_user(7), few.lines().as_str()), (few, "0 0 1\n1 1 2000\n"));
     }
 }

@@ -412,7 +412,12 @@ impl Launcher {
             Ok(Cloned::Child) => {
                 let live: Vec<&Live> = tokens.iter().filter_map(|token| self.live.get(token)).collect();
                 let folders: Vec<&Path> = live.iter().map(|live| live.folder.as_path()).collect();
-                let looks: Vec<Look> = live.into_iter().map(Live::look_at_files).collect();
+                let still = self.disk.ledger.is_puzzled();
+                let look = |live: &Live| match &live.supervisor {
+                    Some(supervisor) if still => supervisor.while_still(|| live.look_at_files()),
+                    _ => live.look_at_files(),
+                };
+                let looks: Vec<Look> = live.into_iter().map(look).collect();
                 let looks = (disk::rest(&self.host.state, &folders), looks);
                 // A pipe holds the answers for thousands of sandboxes, so this waits for nobody.
                 let _ = rustix::io::write(&answer_inside, &rmp_serde::to_vec(&looks).unwrap_or_default());

@@ -2,7 +2,11 @@
 //!
 //! [`crate::enact`] walks the result; it has no decisions left to make.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::Duration,
+};
 
 use sandbox_core::{
     Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
@@ -323,7 +327,22 @@ pub fn plan(
     };
     plan.folders.extend(root::layer_folders(&plan, ids.outside(plan.first_id)));
     plan.folders.extend(root::place_folders(&plan, owner));
+    plan.folders.extend(listed_folders(prepared.executable.as_deref().unwrap_or_default(), owner));
     Ok((plan, enforcement))
+}
+
+/// Folders of programs that will be made later: Landlock's rules are about what is there. With those above them.
+fn listed_folders(executable: &[String], owner: u32) -> Vec<(String, u32)> {
+    let mut folders = BTreeSet::new();
+    for path in executable {
+        let inside = [(WORKSPACE, "workspace"), (HOME, "home")]
+            .into_iter()
+            .find_map(|(place, name)| Some((name, path.strip_prefix(place)?.strip_prefix('/')?)));
+        let Some((name, rest)) = inside else { continue };
+        let ends = rest.match_indices('/').map(|(at, _)| at).chain([rest.len()]);
+        folders.extend(ends.map(|end| format!("{name}/{}", &rest[..end])));
+    }
+    folders.into_iter().map(|folder| (folder, owner)).collect()
 }
 
 /// Who commands are, inside.
@@ -418,7 +437,13 @@ fn hold_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, host: &Host,
     }
     let mut held = Held::Kernel;
     if let Some(files) = &prepared.executable {
-        if host.landlock {
+        if spec.policy.filesystem.root == Root::Writable {
+            held = Held::None;
+            how.push(
+                "what may be executed cannot be held where the root may be changed: a listed program could be replaced"
+                    .into(),
+            );
+        } else if host.landlock {
             how.push(format!("Landlock: {} files and folders may be executed", files.len()));
             match prepared.missing.as_slice() {
                 [] => {}

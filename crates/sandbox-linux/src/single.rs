@@ -121,7 +121,8 @@ impl Disk {
         if !self.occasion.is_now(free, now) {
             return;
         }
-        let look = disk::look(&plan.folder, Some(supervisor.proc()));
+        let look = || disk::look(&plan.folder, Some(supervisor.proc()));
+        let look = if self.ledger.is_puzzled() { supervisor.while_still(look) } else { look() };
         let Ok(after) = Free::at(&plan.folder) else { return };
         for (_, stop) in self.ledger.judge([free, after], 0, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);

@@ -23,6 +23,8 @@ use crate::{
 const IDLE: Duration = Duration::from_millis(250);
 const CALM: Duration = Duration::from_millis(100);
 const NEAR: Duration = Duration::from_millis(10);
+/// What is stopped keeps its place among the processes that may be, so this is more than enough for any that forks.
+const STILL_ROUNDS: u32 = 20;
 
 /// Looks after one sandbox.
 pub struct Supervisor {
@@ -45,13 +47,23 @@ struct Processor {
 #[derive(Default)]
 struct Census {
     processes: Vec<Process>,
+    /// Processor time of those that have ended and were the executor's to bury.
+    ended: Duration,
 }
 
 struct Process {
     number: String,
     private: u64,
+    /// Its own, and that of children that have ended.
     cpu: Duration,
     threads: u32,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Stopped,
+    Other,
 }
 
 impl Supervisor {
@@ -115,11 +127,30 @@ impl Supervisor {
         self.watch.disk
     }
 
+    /// Does something while nothing in the sandbox moves, but for what was standing still anyway.
+    pub fn while_still<T>(&self, act: impl FnOnce() -> T) -> T {
+        let mut stopped: Vec<Process> = Vec::new();
+        for _ in 0..STILL_ROUNDS {
+            let is_new = |process: &Process| {
+                process.state != State::Stopped && stopped.iter().all(|known| known.number != process.number)
+            };
+            let new: Vec<_> = Census::take(self.proc.as_fd()).processes.into_iter().filter(is_new).collect();
+            if new.is_empty() {
+                break;
+            }
+            new.iter().for_each(|process| process.signal(self.proc.as_fd(), Signal::STOP));
+            stopped.extend(new);
+        }
+        let result = act();
+        stopped.iter().for_each(|process| process.signal(self.proc.as_fd(), Signal::CONT));
+        result
+    }
+
     /// What its processes use.
     pub fn usage(&self) -> Usage {
         let census = Census::take(self.proc.as_fd());
         let pids = census.threads();
-        let cpu = census.processes.iter().map(|process| process.cpu).sum();
+        let cpu = census.cpu();
         Usage { memory: Bytes(census.memory()), cpu, pids, disk: Bytes(0) }
     }
 
@@ -144,7 +175,7 @@ impl Supervisor {
     /// In every tenth of a second the sandbox may use its share; then its processes wait for the next.
     fn throttle(&mut self, census: &Census, millis: u32, now: Instant) {
         let period = Duration::from_millis(100);
-        let used: Duration = census.processes.iter().map(|process| process.cpu).sum();
+        let used = census.cpu();
         if now - self.processor.since >= period {
             if self.processor.stopped {
                 census.signal_all(self.proc.as_fd(), Signal::CONT);
@@ -171,7 +202,14 @@ impl Census {
             let name = entry.file_name().to_str().ok()?;
             (name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1").then(|| name.to_owned())
         });
-        Self { processes: numbers.filter_map(|number| Process::look(proc, number)).collect() }
+        let processes = numbers.filter_map(|number| Process::look(proc, number)).collect();
+        let ended = read(proc, "1/stat").and_then(|stat| time(&numbers_of(&stat)?, 13));
+        Self { processes, ended: ended.unwrap_or_default() }
+    }
+
+    /// Time that was used never gets less: what a process used goes to its parent when it ends.
+    fn cpu(&self) -> Duration {
+        self.processes.iter().map(|process| process.cpu).sum::<Duration>() + self.ended
     }
 
     fn threads(&self) -> u32 {
@@ -197,18 +235,17 @@ impl Process {
     /// Private memory is what is resident less what has a file behind it; see proc_pid_statm(5), proc_pid_stat(5).
     fn look(proc: BorrowedFd<'_>, number: String) -> Option<Self> {
         let stat = read(proc, &format!("{number}/stat"))?;
-        // The name may hold anything, also spaces and parentheses; numbers start after its last parenthesis.
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        let fields = numbers_of(&stat)?;
         let threads = fields.get(17)?.parse().ok()?;
+        let state = if fields.first() == Some(&"T") { State::Stopped } else { State::Other };
         let private = match pages(proc, &number)? {
             // A process whose first thread has ended shows its memory only at the others.
             0 if threads > 1 => pages_by_threads(proc, &number),
             pages => pages,
         };
         let private = private * rustix::param::page_size() as u64;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Some(Self { number, private, cpu: Duration::from_millis(ticks * 1000 / per_second), threads })
+        let cpu = time(&fields, 11)? + time(&fields, 13)?;
+        Some(Self { number, private, cpu, threads, state })
     }
 
     fn signal(&self, proc: BorrowedFd<'_>, with: Signal) {
@@ -222,6 +259,17 @@ fn signal(proc: BorrowedFd<'_>, number: &str, signal: Signal) {
     if let Ok(folder) = rustix::fs::openat(proc, number, flags, Mode::empty()) {
         let _ = rustix::process::pidfd_send_signal(&folder, signal);
     }
+}
+
+/// The name may hold anything, also spaces and parentheses; numbers start after its last parenthesis.
+fn numbers_of(stat: &str) -> Option<Vec<&str>> {
+    Some(stat.rsplit_once(") ")?.1.split(' ').collect())
+}
+
+/// Time in the user's code and in the kernel, which stand side by side.
+fn time(fields: &[&str], at: usize) -> Option<Duration> {
+    let ticks: u64 = fields.get(at)?.parse::<u64>().ok()? + fields.get(at + 1)?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Private pages of a process or thread.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Commands, Limits, Network, Policy, Privileges, Root, SecurityProfile, SystemCalls};
+use super::{Commands, Limits, Network, Policy, Privileges, Root, SystemCalls};
 
 impl Policy {
     /// This policy as far as the ceiling gives it, under its own name.
@@ -106,21 +106,19 @@ impl Network {
 
 impl Privileges {
     fn within(&self, ceiling: &Self) -> Self {
-        let security_profile = match (&self.security_profile, &ceiling.security_profile) {
-            (own, SecurityProfile::Auto) => own,
-            (_, named) => named,
-        };
         Self {
             user: self.user.min(ceiling.user),
             capabilities: self.capabilities & ceiling.capabilities,
             system_calls: self.system_calls.within(&ceiling.system_calls),
-            security_profile: security_profile.clone(),
+            // What a profile of another name gives nobody here can tell.
+            security_profile: ceiling.security_profile.clone(),
         }
     }
 }
 
 impl SystemCalls {
-    /// A file may allow anything, so it is kept only where the ceiling names the same one.
+    /// A file may allow anything, so it is kept only where the ceiling names the same one; where the ceiling names one,
+    /// it is the operator's word on what may be called.
     fn within(&self, ceiling: &Self) -> Self {
         let rank = |calls: &Self| match calls {
             Self::Minimal => 0,
@@ -129,9 +127,7 @@ impl SystemCalls {
             Self::File(_) => 3,
         };
         match (self, ceiling) {
-            (Self::File(own), Self::File(allowed)) if own == allowed => self.clone(),
-            (Self::File(_), Self::File(_)) => Self::Minimal,
-            (own, Self::File(_)) => own.clone(),
+            (_, Self::File(_)) => ceiling.clone(),
             (own, ceiling) if rank(own) <= rank(ceiling) => own.clone(),
             _ => ceiling.clone(),
         }

@@ -146,7 +146,7 @@ pub fn runs(name: &str, words: &[String]) -> Runs {
             Runs::Script(rest.join(" "))
         }
         "flock" => {
-            let rest = after_options(words, &["--timeout", "--wait"], "wE");
+            let rest = after_options(words, &["--timeout", "--wait", "--conflict-exit-code"], "wE");
             match rest.get(1).map(String::as_str) {
                 Some("-c" | "--command") => scripts(rest.get(2).cloned().into_iter().collect()),
                 _ => program(rest.get(1..).unwrap_or_default()),
@@ -240,7 +240,10 @@ fn env(words: &[String]) -> Runs {
     if let Some(text) = values(words, "-S").next().or_else(|| values(words, "--split-string").next()) {
         return Runs::Script(text);
     }
-    let rest = after_options(words, &["--unset", "--chdir"], "uC");
+    // A dash alone is an option here.
+    let words: Vec<String> =
+        words.iter().map(|word| if word == "-" { "-i".to_owned() } else { word.clone() }).collect();
+    let rest = after_options(&words, &["--unset", "--chdir", "--argv0"], "uCa");
     let assigned = rest.iter().take_while(|word| word.contains('=')).count();
     // Said again so that a shell inside has the variables too.
     let mut fields: Vec<String> = vec!["export".to_owned()];
@@ -257,7 +260,16 @@ fn xargs(words: &[String]) -> Runs {
         let mark = words.iter().any(|word| word == "-i" || word == "--replace");
         mark.then(|| "{}".to_owned())
     });
-    let long = ["--max-args", "--max-procs", "--delimiter", "--arg-file", "--max-lines", "--max-chars", "--eof"];
+    let long = [
+        "--max-args",
+        "--max-procs",
+        "--delimiter",
+        "--arg-file",
+        "--max-lines",
+        "--max-chars",
+        "--eof",
+        "--process-slot-var",
+    ];
     let words = after_options(words, &long, "InPdaLsE").to_vec();
     if words.is_empty() {
         return Runs::Nothing;

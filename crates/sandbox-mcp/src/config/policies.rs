@@ -65,16 +65,16 @@ impl Settings {
         policy.allow_unenforced.extend(&self.allow_unenforced);
     }
 
-    fn bounded(&self, policy: Policy) -> Policy {
-        let mut policy = match &self.ceiling {
-            Some(ceiling) => policy.within(ceiling),
-            None => policy,
-        };
+    fn bounded(&self, mut policy: Policy) -> Policy {
         // The usual run time of a preset means "as long as the operator lets anything run"; a shorter one is a limit.
+        // The ceiling's is a limit whatever it is.
         policy.limits.run = match policy.limits.run {
             usual if usual == Policy::default().limits.run => self.max_timeout,
             other => other.min(self.max_timeout),
         };
+        if let Some(ceiling) = &self.ceiling {
+            policy = policy.within(ceiling);
+        }
         self.bound(&mut policy);
         policy
     }

@@ -26,6 +26,8 @@ pub struct Grants(Mutex<Vec<Grant>>);
 
 struct Grant {
     wish: Wish,
+    /// As it was asked for: once is for this very command.
+    asked: String,
     target: String,
     span: Span,
     until: Option<Instant>,
@@ -57,27 +59,28 @@ impl Grants {
             Span::Once | Span::Sandbox => None,
         };
         let (wish, target, by) = (question.wish.clone(), question.shown_target(), by.to_owned());
+        let asked = question.target.trim().to_owned();
         self.with(|grants| {
             if grants.len() == KEPT {
                 grants.remove(0);
             }
-            grants.push(Grant { wish, target, span, until, by });
+            grants.push(Grant { wish, asked, target, span, until, by });
         });
     }
 
-    /// Whether this rule is lifted now.
-    pub fn lift(&self, rule: &str) -> bool {
-        self.with(|grants| grants.iter().any(|grant| grant.lifts(rule)))
+    /// Whether this rule is lifted now, for this command.
+    pub fn lift(&self, rule: &str, command: &str) -> bool {
+        self.with(|grants| grants.iter().any(|grant| grant.lifts(rule, command)))
     }
 
     /// A command ran thanks to these rules being lifted: what was granted for one command is used up.
-    pub fn use_up(&self, rules: &[String]) {
+    pub fn use_up(&self, rules: &[String], command: &str) {
         self.with(|grants| {
             for rule in rules {
-                if grants.iter().any(|grant| grant.span != Span::Once && grant.lifts(rule)) {
+                if grants.iter().any(|grant| grant.span != Span::Once && grant.lifts(rule, command)) {
                     continue;
                 }
-                grants.retain(|grant| !grant.lifts(rule));
+                grants.retain(|grant| !grant.lifts(rule, command));
             }
         });
     }
@@ -118,8 +121,9 @@ impl Grants {
 }
 
 impl Grant {
-    fn lifts(&self, rule: &str) -> bool {
-        matches!(&self.wish, Wish::Command { rules } if rules.iter().any(|lifted| lifted == rule))
+    fn lifts(&self, rule: &str, command: &str) -> bool {
+        let meant = self.span != Span::Once || self.asked == command.trim();
+        meant && matches!(&self.wish, Wish::Command { rules } if rules.iter().any(|lifted| lifted == rule))
     }
 
     fn told(&self) -> ActiveGrant {
@@ -175,8 +179,8 @@ mod tests {
     }
 
     fn lifted(grants: &Grants, rule: &str) -> bool {
-        let lifted = grants.lift(rule);
-        grants.use_up(&[rule.to_owned()]);
+        let lifted = grants.lift(rule, "x");
+        grants.use_up(&[rule.to_owned()], "x");
         lifted
     }
 
@@ -185,6 +189,7 @@ mod tests {
         let grants = Grants::default();
         grants.add(&question(Wish::Command { rules: vec!["sudo".into(), "ssh".into()] }), Span::Once, "a");
         assert!(!lifted(&grants, "nc"), "another rule uses nothing up");
+        assert!(!grants.lift("sudo", "x; sudo y"), "another command was not asked for");
         assert!(lifted(&grants, "sudo") && !lifted(&grants, "ssh"), "used up by one command");
         grants.add(&question(Wish::Command { rules: vec!["sudo".into()] }), Span::Sandbox, "a");
         assert!(lifted(&grants, "sudo") && lifted(&grants, "sudo"));

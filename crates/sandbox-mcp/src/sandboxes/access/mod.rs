@@ -106,13 +106,14 @@ impl Session {
     /// Looks at a command before it runs. What the policy denies is asked of the person, where the settings say so.
     pub async fn admit(&self, exec: Exec, person: &dyn Person) -> Result<Admitted, Refused> {
         let judged = judge(&exec, self.policy());
-        let is_open = |objection: &&Objection| !self.access.grants.lift(&objection.rule);
+        let command = exec.program.to_string();
+        let is_open = |objection: &&Objection| !self.access.grants.lift(&objection.rule, &command);
         let open: Vec<&Objection> = judged.objections.iter().filter(is_open).collect();
         if !open.is_empty() {
             self.ask_for(&exec, &open, person).await?;
         }
         let rules: Vec<String> = judged.objections.iter().map(|objection| objection.rule.clone()).collect();
-        self.access.grants.use_up(&rules);
+        self.access.grants.use_up(&rules, &command);
         let allowed = self.allowed(exec.timeout);
         if exec.timeout.is_some() && allowed.timeout > self.policy().limits.run {
             self.access.grants.use_run_time(allowed.timeout);

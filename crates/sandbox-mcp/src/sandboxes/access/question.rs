@@ -181,6 +181,8 @@ fn spelled(c: char) -> Vec<char> {
     match c {
         '\n' => vec!['\\', 'n'],
         '\t' => vec!['\\', 't'],
+        // Ours begin and end what others said.
+        '“' | '”' | '„' | '‟' => vec!['"'],
         c if is_hidden(c) => c.escape_unicode().collect(),
         c => vec![c],
     }
