@@ -104,7 +104,7 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     let overlays = wait_for_go(baggage.sync)?;
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
-    let mut materials = Materials { overlays, sources: open_sources(&plan.steps)? };
+    let mut materials = Materials { overlays, sources: open_sources(&plan.steps)?, masked: None };
     let score = open_score().step(|| "opening oom_score_adj".into())?;
     become_first_user(plan)?;
     if wall::stands(Wall::CgroupNamespace) {
@@ -131,6 +131,8 @@ pub fn enter_cgroup(entry: &Entry) -> io::Result<()> {
 struct Materials {
     overlays: VecDeque<OwnedFd>,
     sources: VecDeque<OwnedFd>,
+    /// The first folder that was masked; the others are the same empty one, since a file system is not made for nothing.
+    masked: Option<String>,
 }
 
 impl Materials {
@@ -261,7 +263,7 @@ fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_
             places::open_up(target, tree, *owner)
         }
         Step::Cover { target, .. } => cover(&materials.source()?, target),
-        Step::Mask { target } => mask(target),
+        Step::Mask { target } => mask(target, &mut materials.masked),
         Step::Freeze { target } => freeze(target),
     }
 }
@@ -291,12 +293,17 @@ fn cover(stub: &OwnedFd, target: &str) -> io::Result<()> {
     }
 }
 
-fn mask(target: &str) -> io::Result<()> {
+fn mask(target: &str, masked: &mut Option<String>) -> io::Result<()> {
     match fs::symlink_metadata(target) {
-        Ok(found) if found.is_dir() => {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            Ok(rustix::mount::mount("tmpfs", target, "tmpfs", flags, Some(c"size=0,nr_inodes=1"))?)
-        }
+        Ok(found) if found.is_dir() => match masked {
+            Some(first) => Ok(rustix::mount::mount_bind(first.as_str(), target)?),
+            None => {
+                let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+                rustix::mount::mount("tmpfs", target, "tmpfs", flags, Some(c"size=0,nr_inodes=1"))?;
+                *masked = Some(target.to_owned());
+                Ok(())
+            }
+        },
         Ok(_) => Ok(rustix::mount::mount_bind("dev/null", target)?),
         Err(_) => Ok(()),
     }

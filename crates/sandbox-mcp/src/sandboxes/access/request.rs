@@ -127,7 +127,7 @@ impl Asked<'_> {
     fn command(&self, grants: &Grants) -> Plan {
         let judged = judge::judge(&Exec::shell(self.target), self.policy);
         let open: Vec<_> =
-            judged.objections.iter().filter(|objection| !grants.lift(&objection.rule, &request.target)).collect();
+            judged.objections.iter().filter(|objection| !grants.lift(&objection.rule, self.target)).collect();
         if let Some(held) = open.iter().find(|objection| objection.liftable == Liftable::No) {
             let message = "the kernel keeps this command from running, from the sandbox's beginning".to_owned();
             return self.refuse(Reason::NeedsNewSandbox, &held.rule, message, held.denial.how_to_ask.clone());
