@@ -45,7 +45,17 @@ fn main() {
         }
         failed
     });
+    remove(folder);
     std::process::exit(i32::from(failed > 0));
+}
+
+/// Once the launcher has ended, which takes a moment.
+fn remove(folder: tempfile::TempDir) {
+    let path = folder.keep();
+    let removed = || fs::remove_dir_all(&path).is_ok();
+    for _ in (0..30).take_while(|_| !removed()) {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
 }
 
 /// A small root file system made of a static busybox.
