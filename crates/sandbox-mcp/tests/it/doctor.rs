@@ -61,7 +61,9 @@ fn the_matrix_of_doctor_fits_on_a_terminal() {
     let script = "stty cols 80; NO_COLOR=1 $BIN doctor; $BIN exec -- ssh -V";
     let seen = at_a_terminal(&person, script, "n\n");
     assert!(seen.contains("was not run"), "{seen}");
-    let long: Vec<&str> = seen.lines().filter(|line| line.chars().count() > 80).collect();
+    // A path is not broken, however long the folder of the tests is.
+    let can_be_broken = |line: &&str| line.split(' ').all(|word| word.len() < 50);
+    let long: Vec<&str> = seen.lines().filter(|line| line.chars().count() > 80).filter(can_be_broken).collect();
     assert!(long.is_empty(), "{long:#?}");
 }
 
