@@ -33,7 +33,7 @@ fn main() {
         words.windows(2).filter(|pair| pair[0] == "--policy").map(|pair| pair[1].as_str()).collect();
     let filter = words.first().filter(|word| !word.starts_with('-')).map_or("", String::as_str);
     if policies.is_empty() {
-        policies = vec!["yolo-3", "user_added", "build"];
+        policies = vec!["yolo-3", "user_added", "development", "build"];
     }
     let folder = tempfile::tempdir().expect("a folder for the state");
     let state = folder.path().join("state");

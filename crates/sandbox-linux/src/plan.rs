@@ -484,8 +484,9 @@ fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
     if wall::stands(Wall::FrozenProc) {
         steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
     }
-    if spec.policy.privileges.user == User::Root && wall::stands(Wall::Masks) {
-        // Who is root inside could change there how soon the executor is killed for memory.
+    let privileges = &spec.policy.privileges;
+    if (privileges.user == User::Root || privileges.capabilities != Capabilities::NONE) && wall::stands(Wall::Masks) {
+        // Who is root inside, or can become it, could change there how soon the executor is killed for memory.
         steps.push(Step::Mask { target: "proc/1".into() });
     }
     steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });

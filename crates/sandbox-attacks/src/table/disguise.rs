@@ -17,82 +17,98 @@ pub(super) const ATTACKS: &[Attack] = &[
         "copy_under_another_name",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked as a copy named `ls`",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "copy_in_home",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked as a copy named `git` in HOME",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "link_under_another_name",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked by a link with another name",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "hard_link_under_another_name",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked by a hard link with another name",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "program_without_a_file",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked from memory, without a file",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "script_with_interpreter",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked as the interpreter of a script",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "base64_into_shell",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked out of base64, piped into a shell",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "variable_hides_the_name",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked by a name that a variable hides",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "quotes_hide_the_name",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked by a name that quotes hide",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "nested_shells",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through shells in shells",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_xargs_and_find",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through xargs and find",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_python",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through Python's os.system",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_perl",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through Perl's system",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_node",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through Node",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_awk",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked through awk",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise(
         "through_background_daemon",
         &[SystemCallFilter, Capabilities, NoNewPrivileges, MountNamespace],
         "Runs what is blocked as a daemon that leaves its session",
-    ),
+    )
+    .expecting(root_inside_may),
     disguise("denied_program", &[Programs], "Starts programs that the policy took away").expecting(denied_may_start),
     disguise("unlisted_program", &[Programs], "Starts a program that is not on the policy's list")
         .expecting(unlisted_may_start),

@@ -299,7 +299,8 @@ pub(super) const PRIVILEGES: &[Attack] = &[
         &[NoNewPrivileges, MountNamespace],
         "Starts programs that are root for whoever starts them",
     ),
-    escape("own_setuid_program", &[NoNewPrivileges, MountNamespace], "Makes a program setuid and starts it"),
+    escape("own_setuid_program", &[NoNewPrivileges, MountNamespace], "Makes a program setuid and starts it")
+        .expecting(root_inside_may),
     escape(
         "setuid_for_another",
         &[NoNewPrivileges, MountNamespace],

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::unpromised,
+    expectation::{root_may_be_writable, unpromised},
     judge,
     outside::neighbours,
 };
@@ -28,6 +28,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     )
     .by(Way::Judged(judge::host_secrets)),
     leakage("host_folders", &[MountNamespace], "Lists /home, /root, /run, /srv, /var and their like")
+        .expecting(root_may_be_writable)
         .by(Way::Judged(judge::host_folders)),
     leakage(
         "host_canary_file",
