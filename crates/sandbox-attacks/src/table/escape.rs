@@ -276,7 +276,8 @@ pub(super) const MACHINE: &[Attack] = &[
     escape("standard_streams", &[Descriptors], "Looks where its standard streams lead"),
     escape("read_own_output", &[ExecutorHardening, Identity], "Opens the pipe that its output goes to for reading")
         .expecting(own_output),
-    escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others"),
+    escape("other_processes_descriptors", &[ExecutorHardening, Identity], "Lists open files of processes of others")
+        .expecting(capabilities_may_be_granted),
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),
     escape("socket_table", &[NetworkNamespace], "Looks for local sockets of others, the executor's among them")
