@@ -68,6 +68,7 @@ mod tests {
             "listen_for_host",
             "host_resources",
             "still_here",
+            "stay",
             "disk_deep_tree",
             "output_flood",
             "ignore_signals",
