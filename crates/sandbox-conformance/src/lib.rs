@@ -83,7 +83,7 @@ fn cases() -> Vec<Case> {
             time_is_held, strict_refuses_what_is_only_watched;
         counts: watches_of_files_are_not_used_up, the_queue_of_signals_is_not_used_up, terminals_are_not_used_up,
             message_queues_are_not_used_up;
-        lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
+        lives: destroy_leaves_nothing_and_may_be_repeated, nothing_of_an_ended_sandbox_reaches_the_next, no_network_tells_of_the_sandbox_before, the_end_is_noticed, what_lives_is_found_again, use_is_measured,
             fifty_at_once;
         presets: full_isolation, development, build, production, yolo_1, yolo_2, yolo_3, yolo_4, user_added, verified;
     }

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use sandbox_core::exec::{Exec, Exit};
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, connect, put, sh, spec};
+use crate::workbench::{Workbench, connect, put, run, sh, spec};
 
 pub async fn destroy_leaves_nothing_and_may_be_repeated(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
@@ -30,6 +31,32 @@ pub async fn nothing_of_an_ended_sandbox_reaches_the_next(bench: Workbench) {
         let found = sh(&client, "find . /tmp -mindepth 1; find ~ -type f; stat -c %a . ~").await.text();
         assert_eq!(found, "755\n755");
         assert!(ended.connect().await.is_err(), "the old handle leads to the new sandbox");
+    }
+}
+
+pub async fn no_network_tells_of_the_sandbox_before(bench: Workbench) {
+    // Packets, an address without a way, a name without a file, and a label that outlives its socket.
+    let uses = [
+        "print('nothing')",
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.sendto(b'x', ('127.0.0.1', 9))",
+        "import socket\ntry: socket.create_connection(('192.0.2.1', 80), 1)\nexcept OSError: pass",
+        "import socket, struct\ntry:\n s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n \
+         s.setsockopt(41, 32, struct.pack('16sIBBHHHI', socket.inet_pton(socket.AF_INET6, '::1'), socket.htonl(77), 0, 255, 1, 60, 60, 0))\n\
+         except OSError: pass",
+        "import socket, subprocess\ns = socket.socket(socket.AF_UNIX)\ns.bind(b'\\0left')\ns.listen()\n\
+         subprocess.Popen(['sleep', '100'], pass_fds=[s.fileno()], start_new_session=True)",
+    ];
+    let look = "for f in dev snmp snmp6 netstat ip6_flowlabel unix; do cat /proc/self/net/$f 2>/dev/null; done; \
+                grep sockets: /proc/self/net/sockstat";
+    let (_sandbox, client) = bench.sandbox().await;
+    let untouched = sh(&client, look).await.text();
+    for script in uses {
+        let (ended, client) = bench.sandbox().await;
+        assert_eq!(run(&client, &Exec::argv(["python3", "-c", script])).await.exit, Exit::Code(0), "{script}");
+        ended.destroy().await.unwrap();
+        // The stock is used from its end, so this one has the network of the one before if it is used again.
+        let (_next, client) = bench.sandbox().await;
+        assert_eq!(sh(&client, look).await.text(), untouched, "after {script}");
     }
 }
 
@@ -61,7 +88,7 @@ pub async fn use_is_measured(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
     put(&client, "big", &vec![1; 5 << 20], 0o644).await;
     let job = client
-        .spawn(&sandbox_core::exec::Exec::argv(["python3", "-c", "x = b'x' * (50 << 20)\nimport time\ntime.sleep(30)"]))
+        .spawn(&Exec::argv(["python3", "-c", "x = b'x' * (50 << 20)\nimport time\ntime.sleep(30)"]))
         .await
         .unwrap();
     let mut usage = sandbox.usage().await.unwrap();

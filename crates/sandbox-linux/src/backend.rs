@@ -157,8 +157,8 @@ impl Backend for LinuxBackend {
         let failed = match answer.await {
             Ok(Ok(Answer::Created(pid, pidfd))) => {
                 let backend = Some(self.clone());
-                let made = folder::note_pid(&folder, pid)
-                    .and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), backend));
+                let made =
+                    lock.note(pid).and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), backend));
                 match made {
                     Ok(sandbox) => return Ok(Arc::new(sandbox)),
                     Err(error) => error,

@@ -13,7 +13,6 @@ use std::{
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
-    thread::{LinkNameSpaceType, UnshareFlags},
 };
 use sandbox_executor::boot::{Attachment, Verdicts};
 
@@ -24,6 +23,7 @@ use crate::{
     ground,
     host::Host,
     layers,
+    network::Networks,
     plan::{Plan, Watch},
     seccomp::Filters,
     supervise::Supervisor,
@@ -32,15 +32,12 @@ use crate::{
     wire,
 };
 
-/// Network namespaces that wait for a sandbox.
-const POOL: usize = 8;
-
 /// What every birth needs, prepared once.
 pub struct Nursery {
     executor: OwnedFd,
     null: OwnedFd,
-    networks: Vec<OwnedFd>,
-    own_network: OwnNetwork,
+    /// Network namespaces of sandboxes.
+    pub networks: Networks,
     filters: Filters,
 }
 
@@ -60,6 +57,8 @@ pub struct Newborn {
     pub process: Started,
     /// Its cgroup.
     pub cgroup: Cgroup,
+    /// Its network namespace, if we made it.
+    pub network: Option<OwnedFd>,
     /// What is heard from it.
     pub contact: Contact,
 }
@@ -84,23 +83,7 @@ impl Nursery {
     /// Prepares what can be prepared, for sandboxes that this program is executed in.
     pub fn new(executor: OwnedFd) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self {
-            executor,
-            null,
-            networks: Vec::new(),
-            own_network: OwnNetwork::NeverLeft,
-            filters: Filters::default(),
-        })
-    }
-
-    /// Makes one more network namespace if there is room.
-    pub fn stock_network(&mut self) -> io::Result<Stocked> {
-        if self.networks.len() >= POOL || !wall::stands(Wall::Network) {
-            return Ok(Stocked::Full);
-        }
-        self.networks.push(self.own_network.leave(new_network)?);
-        self.own_network.return_to()?;
-        Ok(Stocked::More)
+        Ok(Self { executor, null, networks: Networks::default(), filters: Filters::default() })
     }
 
     /// Starts a sandbox in a folder that has what [`make_folders`] makes.
@@ -110,7 +93,7 @@ impl Nursery {
     }
 
     fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup, bwrap: Option<&Path>) -> Result<Newborn, BirthError> {
-        self.own_network.return_to().map_err(BirthError::at("leaving the network namespace of the last sandbox"))?;
+        self.networks.leave().map_err(BirthError::at("leaving the network namespace of the last sandbox"))?;
         let listener = match plan.boot.attachment {
             Attachment::Listen => Some(listen(&plan.folder).map_err(BirthError::at("listening"))?),
             _ => None,
@@ -135,15 +118,13 @@ impl Nursery {
             refused: cgroup.refused_counter().map(AsFd::as_fd),
             verdicts: verdicts.as_fd(),
         };
+        let mut network = None;
         let process = match bwrap {
             Some(program) => {
                 bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
             }
             None => {
-                if wall::stands(Wall::Network) {
-                    let entered = self.own_network.leave(|| enter_network(&mut self.networks));
-                    entered.map_err(BirthError::at("making a network namespace"))?;
-                }
+                network = self.networks.enter().map_err(BirthError::at("making a network namespace"))?;
                 let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
                 baggage.boot = Some(boot.as_fd());
                 start(&baggage, sync.as_fd())?
@@ -151,42 +132,7 @@ impl Nursery {
         };
         let mut cgroup = cgroup;
         cgroup.settle();
-        Ok(Newborn { process, cgroup, contact: Contact { status, sync, verdicts } })
-    }
-}
-
-/// The network namespace that the launcher makes its sockets in: a sandbox sees all that are made in its own.
-enum OwnNetwork {
-    /// The one that it was started in. An ordinary user may leave that but not return.
-    NeverLeft,
-    /// One that it made since.
-    Made { network: OwnedFd, away: bool },
-    /// None: it is in a sandbox's.
-    Lost,
-}
-
-impl OwnNetwork {
-    /// Does what leads elsewhere.
-    fn leave<T>(&mut self, go: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let gone = go()?;
-        match self {
-            Self::Made { away, .. } => *away = true,
-            Self::NeverLeft | Self::Lost => *self = Self::Lost,
-        }
-        Ok(gone)
-    }
-
-    fn return_to(&mut self) -> io::Result<()> {
-        match self {
-            _ if !wall::stands(Wall::OwnNetwork) => {}
-            Self::NeverLeft | Self::Made { away: false, .. } => {}
-            Self::Made { network, away } => {
-                move_into_network(network)?;
-                *away = false;
-            }
-            Self::Lost => *self = Self::Made { network: new_network()?, away: false },
-        }
-        Ok(())
+        Ok(Newborn { process, cgroup, network, contact: Contact { status, sync, verdicts } })
     }
 }
 
@@ -216,23 +162,6 @@ pub fn end(pidfd: &OwnedFd) {
     let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
     let options = rustix::process::WaitIdOptions::EXITED;
     let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options);
-}
-
-/// The child inherits the network namespace that the launcher is in, so the launcher enters a fresh one: making it is
-/// the slowest part of a birth, and is done ahead of time.
-fn enter_network(stock: &mut Vec<OwnedFd>) -> io::Result<()> {
-    match stock.pop() {
-        Some(network) => move_into_network(&network),
-        None => new_network().map(drop),
-    }
-}
-
-/// Whether there was room in the stock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Stocked {
-    More,
-    Full,
 }
 
 /// A birth that failed, by step.
@@ -297,16 +226,6 @@ pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 
 fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
-}
-
-fn move_into_network(network: &OwnedFd) -> io::Result<()> {
-    Ok(rustix::thread::move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
-}
-
-fn new_network() -> io::Result<OwnedFd> {
-    sys::unshare(UnshareFlags::NEWNET)?;
-    sys::loopback_up()?;
-    Ok(rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Writes the id maps of the new process and lets it go on, with the root file system that only we can make.

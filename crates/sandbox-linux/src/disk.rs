@@ -18,8 +18,8 @@ use crate::{
     unlinked::{self, Unlinked},
 };
 
-/// Less than this is nothing.
-const NOISE: u64 = 64 << 10;
+/// Less than this is nothing: bytes, files.
+const NOISE: [u64; 2] = [64 << 10, 64];
 const AT_LEAST: Duration = Duration::from_secs(2);
 /// Space that stays free on the file system with the sandboxes.
 const FREE_FLOOR: u64 = 256 << 20;
@@ -68,35 +68,44 @@ pub struct Stop {
     pub trouble: Option<DiskTrouble>,
 }
 
-/// Free space where sandboxes keep their files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Free(pub u64);
+/// What is free where sandboxes keep their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Free {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files that could still be made; file systems that know no such number say zero.
+    pub files: u64,
+}
 
 /// When to measure files again: when the disk has filled since. What others remove may hide that, so from time to time
 /// anyway, as long as it costs a twentieth of a processor at most; or half of one while a sandbox keeps files that are not
 /// seen, which only several looks tell from what others do.
 #[derive(Debug)]
 pub struct Occasion {
-    free: u64,
+    free: [u64; 2],
     again: Instant,
 }
 
 impl Occasion {
     /// At the first look at the disk.
     pub fn new() -> Self {
-        Self { free: u64::MAX, again: Instant::now() + AT_LEAST }
+        Self { free: [u64::MAX; 2], again: Instant::now() + AT_LEAST }
     }
 
     /// Whether it is now. Slow writing counts too: it is compared with the last time.
     pub fn is_now(&mut self, free: Free, now: Instant) -> bool {
-        let filled = free.0.saturating_add(NOISE) < self.free;
-        self.free = if filled { free.0 } else { self.free.max(free.0) };
+        let mut filled = false;
+        for ((before, now), noise) in self.free.iter_mut().zip([free.bytes, free.files]).zip(NOISE) {
+            let less = now.saturating_add(noise) < *before;
+            *before = if less { now } else { now.max(*before) };
+            filled |= less;
+        }
         filled || free.is_too_little() || now >= self.again
     }
 
-    /// Files were measured, which took so long, and were they all seen?
-    pub fn passed(&mut self, now: Instant, took: Duration, seen: bool) {
-        self.again = now + if seen { AT_LEAST.max(took * 20) } else { took * 2 };
+    /// Files were measured, for which a processor worked so long, and were they all seen?
+    pub fn passed(&mut self, now: Instant, worked: Duration, seen: bool) {
+        self.again = now + if seen { AT_LEAST.max(worked * 20) } else { worked * 2 };
     }
 }
 
@@ -104,12 +113,12 @@ impl Free {
     /// Asks the file system.
     pub fn at(state: &Path) -> io::Result<Self> {
         let found = rustix::fs::statvfs(state)?;
-        Ok(Self(found.f_bavail * found.f_frsize))
+        Ok(Self { bytes: found.f_bavail * found.f_frsize, files: found.f_favail })
     }
 
     /// Whether it is too little to go on.
     pub fn is_too_little(self) -> bool {
-        self.0 < FREE_FLOOR
+        self.bytes < FREE_FLOOR
     }
 }
 
@@ -140,7 +149,8 @@ impl Ledger {
     /// and after looking. What others do meanwhile makes that uncertain; it is taken as if it were hidden.
     pub fn judge(&mut self, free: [Free; 2], rest: u64, looks: &[(u64, Look, Option<Bytes>)]) -> Vec<(u64, Stop)> {
         let sizes = looks.iter().map(|(_, look, _)| look.size.unwrap_or(0)).fold(rest, u64::saturating_add);
-        let [least, most] = [free[0].min(free[1]), free[0].max(free[1])].map(|free| free.0.saturating_add(sizes));
+        let bytes = free.map(|free| free.bytes);
+        let [least, most] = [bytes[0].min(bytes[1]), bytes[0].max(bytes[1])].map(|free| free.saturating_add(sizes));
         let hidden = self.together.map_or(0, |before| before.saturating_sub(least));
         let smallest = looks.iter().filter_map(|(_, _, limit)| *limit).min();
         self.puzzled = smallest.is_some_and(|limit| hidden > limit.0 / 8);
@@ -175,7 +185,11 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const FREE: Free = Free(1 << 40);
+    const FREE: Free = Free { bytes: 1 << 40, files: 1 << 20 };
+
+    fn free(bytes: u64) -> Free {
+        Free { bytes, ..FREE }
+    }
     const LIMIT: Option<Bytes> = Some(Bytes(100));
 
     fn over(used: u64) -> Stop {
@@ -201,8 +215,8 @@ mod tests {
         let looks = |size| [(1, look(size, true), LIMIT), (2, look(5, false), LIMIT)];
         assert_eq!(ledger.judge([FREE; 2], 0, &looks(0)), []);
         // What somebody else removes does not help.
-        assert_eq!(ledger.judge([Free(FREE.0 + 500); 2], 0, &looks(0)), []);
-        assert_eq!(ledger.judge([Free(FREE.0 + 480); 2], 0, &looks(0)), [(1, over(110))]);
+        assert_eq!(ledger.judge([free(FREE.bytes + 500); 2], 0, &looks(0)), []);
+        assert_eq!(ledger.judge([free(FREE.bytes + 480); 2], 0, &looks(0)), [(1, over(110))]);
         assert_eq!(
             ledger.judge(
                 [FREE; 2],
@@ -217,42 +231,42 @@ mod tests {
     fn what_others_write_counts_against_nobody() {
         let mut ledger = Ledger::default();
         ledger.judge([FREE; 2], 0, &[(1, look(90, false), LIMIT)]);
-        assert_eq!(ledger.judge([Free(FREE.0 - 10_000); 2], 0, &[(1, look(90, false), LIMIT)]), []);
+        assert_eq!(ledger.judge([free(FREE.bytes - 10_000); 2], 0, &[(1, look(90, false), LIMIT)]), []);
         // Nor what a sandbox that has ended leaves until it is removed.
         ledger.judge([FREE; 2], 0, &[(1, look(90, false), LIMIT), (2, look(90, false), LIMIT)]);
         assert_eq!(ledger.judge([FREE; 2], 90, &[(1, look(90, true), LIMIT)]), []);
         // What others write while files are measured may as well have been hidden before.
         let looks = [(1, look(0, true), LIMIT)];
         ledger = Ledger::default();
-        ledger.judge([FREE, Free(FREE.0 - 200)], 0, &[(1, look(0, false), LIMIT)]);
-        assert_eq!(ledger.judge([Free(FREE.0 - 200); 2], 0, &looks), [(1, over(200))]);
+        ledger.judge([FREE, free(FREE.bytes - 200)], 0, &[(1, look(0, false), LIMIT)]);
+        assert_eq!(ledger.judge([free(FREE.bytes - 200); 2], 0, &looks), [(1, over(200))]);
         ledger = Ledger::default();
         ledger.judge([FREE; 2], 90, &[(1, look(90, true), LIMIT)]);
         // When it is removed, that does not hide what goes missing at the same time.
-        assert_eq!(ledger.judge([Free(FREE.0 + 90 - 20); 2], 0, &[(1, look(90, true), LIMIT)]), [(1, over(110))]);
+        assert_eq!(ledger.judge([free(FREE.bytes + 90 - 20); 2], 0, &[(1, look(90, true), LIMIT)]), [(1, over(110))]);
     }
 
     #[test]
     fn files_are_measured_when_the_disk_fills_and_from_time_to_time() {
         let (mut occasion, now) = (Occasion::new(), Instant::now());
-        assert!(occasion.is_now(Free(FREE.0), now), "the first time");
-        assert!(!occasion.is_now(Free(FREE.0 - NOISE), now));
-        assert!(occasion.is_now(Free(FREE.0 - NOISE - 1), now));
-        assert!(!occasion.is_now(Free(FREE.0), now));
-        assert!(occasion.is_now(Free(FREE.0), now + AT_LEAST * 2));
+        assert!(occasion.is_now(FREE, now), "the first time");
+        assert!(!occasion.is_now(free(FREE.bytes - NOISE[0]), now));
+        assert!(occasion.is_now(free(FREE.bytes - NOISE[0] - 1), now));
+        assert!(!occasion.is_now(FREE, now));
+        assert!(occasion.is_now(FREE, now + AT_LEAST * 2));
+        assert!(occasion.is_now(Free { files: FREE.files - NOISE[1] - 1, ..FREE }, now), "many empty files");
+        assert!(!occasion.is_now(FREE, now));
         occasion.passed(now, Duration::from_millis(500), false);
-        assert!(occasion.is_now(Free(FREE.0), now + Duration::from_secs(1)));
+        assert!(occasion.is_now(FREE, now + Duration::from_secs(1)));
         occasion.passed(now, Duration::from_millis(500), true);
-        assert!(
-            !occasion.is_now(Free(FREE.0), now + AT_LEAST * 2) && occasion.is_now(Free(FREE.0), now + AT_LEAST * 8)
-        );
+        assert!(!occasion.is_now(FREE, now + AT_LEAST * 2) && occasion.is_now(FREE, now + AT_LEAST * 8));
     }
 
     #[test]
     fn with_no_space_left_the_largest_stops() {
         let looks = [(1, look(10, false), LIMIT), (2, look(20, false), LIMIT)];
         assert_eq!(
-            Ledger::default().judge([Free(0); 2], 0, &looks),
+            Ledger::default().judge([free(0); 2], 0, &looks),
             [(2, Stop { used: Some(20), trouble: Some(DiskTrouble::DiskFull) })]
         );
     }

@@ -2,8 +2,8 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -32,6 +32,12 @@ impl Lock {
         }
     }
 
+    /// Notes the first process, with its start time: numbers are used again, pairs are not.
+    pub fn note(&self, pid: i32) -> Result<()> {
+        let start = start_time(pid).unwrap_or_default();
+        overwrite(&self.file, format!("{pid} {start}\n").as_bytes()).map_err(Error::io("noting the first process"))
+    }
+
     /// Gives it up although this value lives on.
     pub fn release(&self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -54,7 +60,8 @@ pub fn make(state: &Path, folder: &Path, facts: &Facts) -> Result<Lock> {
         why: "somebody else has it".into(),
     })?;
     let text = serde_json::to_vec(facts).map_err(io::Error::from).map_err(making())?;
-    write(&draft.join("facts.json"), &text).map_err(making())?;
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(draft.join("facts.json"));
+    file.and_then(|file| overwrite(&file, &text)).map_err(making())?;
     fs::rename(&draft, folder).map_err(making())?;
     Ok(lock)
 }
@@ -65,12 +72,6 @@ pub fn facts(folder: &Path) -> Result<Facts> {
     let reading = || Error::io(format!("reading {}", path.display()));
     let text = fs::read(&path).map_err(reading())?;
     serde_json::from_slice(&text).map_err(io::Error::from).map_err(reading())
-}
-
-/// Notes the first process in the lock, with its start time: numbers are used again, pairs are not.
-pub fn note_pid(folder: &Path, pid: i32) -> Result<()> {
-    let start = start_time(pid).unwrap_or_default();
-    fs::write(folder.join("lock"), format!("{pid} {start}\n")).map_err(Error::io("noting the first process"))
 }
 
 /// The first process of a sandbox, if it still runs.
@@ -89,6 +90,9 @@ fn start_time(pid: i32) -> Option<u64> {
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
-fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    File::options().create(true).truncate(true).write(true).mode(0o600).open(path)?.write_all(content)
+/// Replaces what a small file holds. It is never empty in between: ext4 takes that as a sign that the file is precious,
+/// and waits for the disk when it is closed.
+pub fn overwrite(file: &File, content: &[u8]) -> io::Result<()> {
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)
 }

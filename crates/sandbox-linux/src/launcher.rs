@@ -22,13 +22,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     balance::Balance,
-    birth::{self, Contact, Newborn, Nursery, Started, Stocked},
+    birth::{self, Contact, Newborn, Nursery, Started},
     cgroup::Cgroup,
     disk::{self, Free, Ledger, Look, Occasion},
     executor_image,
     host::Host,
+    network::Stocked,
     plan::{Plan, Watch},
-    spare, stage,
+    spare::{Shelf, Stamp},
+    stage,
     supervise::Supervisor,
     sys::{self, Cloned},
     tree, wire,
@@ -122,6 +124,10 @@ struct Launcher {
     serving: bool,
     disk: DiskWatch,
     balance: Balance,
+    /// Folders of sandboxes as they were before those ran.
+    stamps: HashMap<String, Stamp>,
+    /// The same of those in the trash.
+    trash: HashMap<String, Stamp>,
     sweep_at: Option<Instant>,
     sweeper: Option<OwnedFd>,
     stock_at: Option<Instant>,
@@ -134,6 +140,7 @@ struct Live {
     folder: PathBuf,
     process: Started,
     cgroup: Cgroup,
+    network: Option<OwnedFd>,
     supervisor: Option<Supervisor>,
     /// Until it is ready.
     creating: Option<Creating>,
@@ -153,7 +160,6 @@ struct Creating {
 struct DiskWatch {
     due: Instant,
     occasion: Occasion,
-    began: Instant,
     /// When it began.
     free: Free,
     ledger: Ledger,
@@ -168,8 +174,7 @@ impl Launcher {
         let disk = DiskWatch {
             due: now + DISK_EVERY,
             occasion: Occasion::new(),
-            began: now,
-            free: Free(0),
+            free: Free { bytes: 0, files: 0 },
             ledger: Ledger::default(),
             running: None,
         };
@@ -186,6 +191,8 @@ impl Launcher {
             serving: true,
             disk,
             balance: Balance::new(),
+            stamps: HashMap::new(),
+            trash: HashMap::new(),
             sweep_at,
             sweeper: None,
             stock_at: None,
@@ -247,7 +254,11 @@ impl Launcher {
     }
 
     fn create(&mut self, ticket: u64, plan: &Plan) {
-        let newborn = match birth::make_folders(plan).and_then(|()| self.nursery.bear(plan, &self.host)) {
+        let born = birth::make_folders(plan).and_then(|()| {
+            self.stamps.extend(Stamp::of(&plan.folder).map(|stamp| (plan.name.clone(), stamp)));
+            self.nursery.bear(plan, &self.host)
+        });
+        let newborn = match born {
             Ok(newborn) => newborn,
             Err(error) => {
                 self.host.cgroup.remove(&plan.name);
@@ -258,7 +269,7 @@ impl Launcher {
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);
-        let Newborn { process, cgroup, contact } = newborn;
+        let Newborn { process, cgroup, network, contact } = newborn;
         let added = epoll::add(&self.epoll, &*process.child, data, epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &contact.status, data, epoll::EventFlags::IN));
         if let Err(error) = added {
@@ -271,6 +282,7 @@ impl Launcher {
             folder: plan.folder.clone(),
             process,
             cgroup,
+            network,
             supervisor: None,
             creating: Some(Creating { ticket, contact, watch: plan.watch.clone() }),
             destroying: Vec::new(),
@@ -316,11 +328,12 @@ impl Launcher {
         let _ = epoll::delete(&self.epoll, &*live.process.child);
         live.cgroup.remove();
         self.report(&Report::Ended { name: live.name.clone() }, &[]);
+        if let Some(network) = live.network {
+            self.nursery.networks.take_back(network);
+        }
         if !live.destroying.is_empty() {
             self.discard(&live.folder);
-        }
-        for ticket in live.destroying {
-            self.report(&Report::Destroyed { ticket }, &[]);
+            live.destroying.iter().for_each(|&ticket| self.destroyed(ticket));
         }
     }
 
@@ -332,16 +345,23 @@ impl Launcher {
         }
         self.host.cgroup.remove(name);
         self.discard(&self.host.state.join("sandboxes").join(name));
+        self.destroyed(ticket);
+    }
+
+    fn destroyed(&mut self, ticket: u64) {
         self.report(&Report::Destroyed { ticket }, &[]);
+        // Now nobody waits for us. What could not be looked at is not used again.
+        let _ = self.nursery.networks.inspect();
     }
 
     /// Removing many files takes long, a rename does not.
     fn discard(&mut self, folder: &Path) {
         let trash = self.host.state.join("trash");
         let _ = fs::create_dir(&trash);
-        if let Some(name) = folder.file_name()
-            && fs::rename(folder, trash.join(name)).is_ok()
-        {
+        let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return };
+        let stamp = self.stamps.remove_entry(name);
+        if fs::rename(folder, trash.join(name)).is_ok() {
+            self.trash.extend(stamp);
             self.sweep_at = Some(Instant::now() + SWEEP_AFTER);
         }
     }
@@ -386,7 +406,7 @@ impl Launcher {
             self.sweep(now);
         }
         if self.stock_at.is_some_and(|at| at <= now) {
-            let more = self.serving && matches!(self.nursery.stock_network(), Ok(Stocked::More));
+            let more = self.serving && matches!(self.nursery.networks.stock(), Ok(Stocked::More));
             self.stock_at = more.then_some(now);
         }
     }
@@ -399,13 +419,13 @@ impl Launcher {
                 self.disk.running = Some((pidfd, answer, tokens));
                 return;
             }
-            self.judge_disk(&answer, &tokens, [self.disk.free, space]);
-            self.disk.occasion.passed(now, now - self.disk.began, self.disk.ledger.saw_all());
+            let worked = self.judge_disk(&answer, &tokens, [self.disk.free, space]);
+            self.disk.occasion.passed(now, worked, self.disk.ledger.saw_all());
         }
         if !self.disk.occasion.is_now(space, now) {
             return;
         }
-        (self.disk.began, self.disk.free) = (now, space);
+        self.disk.free = space;
         let tokens: Vec<u64> = self.live.keys().copied().collect();
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
@@ -418,7 +438,7 @@ impl Launcher {
                     _ => live.look_at_files(),
                 };
                 let looks: Vec<Look> = live.into_iter().map(look).collect();
-                let looks = (disk::rest(&self.host.state, &folders), looks);
+                let looks = (disk::rest(&self.host.state, &folders), looks, sys::processor_time());
                 // A pipe holds the answers for thousands of sandboxes, so this waits for nobody.
                 let _ = rustix::io::write(&answer_inside, &rmp_serde::to_vec(&looks).unwrap_or_default());
                 sys::exit_now(0)
@@ -431,10 +451,12 @@ impl Launcher {
         }
     }
 
-    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: [Free; 2]) {
+    /// How long a processor worked for the answer.
+    fn judge_disk(&mut self, answer: &OwnedFd, tokens: &[u64], free: [Free; 2]) -> Duration {
         let mut buffer = vec![0; 64 << 10];
         let length = rustix::io::read(answer, &mut buffer).unwrap_or(0);
-        let (rest, looks): (u64, Vec<Look>) = rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();
+        let (rest, looks, worked): (u64, Vec<Look>, Duration) =
+            rmp_serde::from_slice(&buffer[..length]).unwrap_or_default();
         // Those that ended meanwhile have nothing left to stop.
         let alive = |(token, look): (&u64, Look)| {
             let limit = self.live.get(token)?.supervisor.as_ref()?.disk();
@@ -446,6 +468,7 @@ impl Launcher {
                 supervisor.stop_writing(stop);
             }
         }
+        worked
     }
 
     /// The process that removes files goes on by itself if we end meanwhile.
@@ -463,11 +486,12 @@ impl Launcher {
         }
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
-                empty_trash(&self.host.state);
+                empty_trash(&self.host.state, &self.trash);
                 sys::exit_now(0)
             }
             Ok(Cloned::Parent { pidfd, .. }) => {
                 self.sweeper = Some(pidfd);
+                self.trash.clear();
                 // Somebody may still have had the lock of a folder, so there is a second look.
                 self.sweep_at = self.serving.then_some(now + SWEEP_AGAIN);
             }
@@ -483,11 +507,14 @@ impl Live {
 }
 
 /// What has the name of a sandbox is kept if it can be, by whoever gets its lock; the rest is only ever deleted.
-fn empty_trash(state: &Path) {
+fn empty_trash(state: &Path, stamps: &HashMap<String, Stamp>) {
+    let mut shelf = Shelf::of(state);
     for entry in fs::read_dir(state.join("trash")).into_iter().flatten().flatten() {
         let path = entry.path();
-        if entry.file_name().to_str().is_some_and(|name| name.parse::<SessionId>().is_ok()) {
-            spare::retire(state, &path, None, None);
+        if let Some(name) = entry.file_name().to_str()
+            && name.parse::<SessionId>().is_ok()
+        {
+            shelf.retire(&path, None, stamps.get(name).copied());
         } else if fs::remove_file(&path).is_err() {
             let _ = tree::clear(&path);
             let _ = fs::remove_dir(&path);

@@ -25,6 +25,7 @@ mod ids;
 mod landlock;
 mod launcher;
 mod layers;
+mod network;
 mod places;
 mod plan;
 mod prepared;

@@ -22,9 +22,10 @@ use crate::{
     prepared::Prepared,
     probe,
     seccomp::Chosen,
-    spare::{self, Stamp},
+    spare::{Shelf, Stamp},
     stage,
     supervise::Supervisor,
+    sys,
 };
 
 const DISK_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
         newborn.cgroup.remove();
         ended
     });
-    spare::retire(state, &plan.folder, Some(lock), before);
+    Shelf::of(state).retire(&plan.folder, Some(lock), before);
     ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })
 }
 
@@ -117,7 +118,7 @@ impl Disk {
             return;
         }
         self.due = now + DISK_EVERY;
-        let Ok(free) = Free::at(&plan.folder) else { return };
+        let (Ok(free), began) = (Free::at(&plan.folder), sys::processor_time()) else { return };
         if !self.occasion.is_now(free, now) {
             return;
         }
@@ -127,7 +128,7 @@ impl Disk {
         for (_, stop) in self.ledger.judge([free, after], 0, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);
         }
-        self.occasion.passed(now, now.elapsed(), self.ledger.saw_all());
+        self.occasion.passed(now, sys::processor_time().saturating_sub(began), self.ledger.saw_all());
     }
 }
 

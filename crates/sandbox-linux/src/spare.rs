@@ -9,13 +9,16 @@
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use crate::{folder::Lock, tree};
+use crate::{
+    folder::{Lock, overwrite},
+    tree,
+};
 
 /// More than these are not kept.
-const MOST: usize = 256;
+const MOST: usize = 64;
 /// What a sandbox can reach of its folder.
 const REACHED: [&str; 2] = ["workspace", "home"];
 
@@ -29,56 +32,81 @@ pub fn claim(state: &Path, target: &Path) -> Option<Lock> {
 }
 
 /// What a sandbox would have changed by touching the folders that it reaches.
-#[derive(PartialEq, Eq)]
-pub struct Stamp([(i64, i64, i64, i64, u64); 2]);
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Stamp([(i64, i64, i64, i64, u64, u32); 2]);
 
 impl Stamp {
     /// As they are now; nothing if one is missing.
     pub fn of(folder: &Path) -> Option<Self> {
         let look = |name| {
             let found = fs::symlink_metadata(folder.join(name)).ok()?;
-            Some((found.ctime(), found.ctime_nsec(), found.mtime(), found.mtime_nsec(), found.ino()))
+            Some((found.ctime(), found.ctime_nsec(), found.mtime(), found.mtime_nsec(), found.ino(), found.mode()))
         };
         Some(Self([look(REACHED[0])?, look(REACHED[1])?]))
     }
-}
 
-/// Keeps the folder of an ended sandbox, or removes it where that does not work. Nothing is done to one whose lock
-/// somebody else has. With the stamp from before the sandbox ran, folders that it never touched stay as they are.
-pub fn retire(state: &Path, folder: &Path, lock: Option<Lock>, before: Option<Stamp>) {
-    let Some(_lock) = lock.or_else(|| Lock::take(folder).ok()?) else { return };
-    if keep(&state.join("spare"), folder, before).is_err() {
-        let _ = tree::clear(folder);
-        let _ = fs::remove_dir(folder);
+    /// Whether that is how they still are. A clock that ticks slowly does not tell all, so what could be left by a sandbox
+    /// that was very quick is looked for too.
+    fn holds(self, folder: &Path) -> bool {
+        let empty = |name| {
+            let path = folder.join(name);
+            let attributes = rustix::fs::llistxattr_query(&path);
+            fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
+                && matches!(attributes, Ok(0) | Err(rustix::io::Errno::NOTSUP))
+        };
+        Self::of(folder) == Some(self) && REACHED.into_iter().all(empty)
     }
 }
 
-fn keep(spare: &Path, folder: &Path, before: Option<Stamp>) -> io::Result<()> {
-    let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    if fs::read_dir(spare)?.count() >= MOST {
-        return Err(io::ErrorKind::QuotaExceeded.into());
+/// Where folders wait, and for how many there is room.
+pub struct Shelf {
+    path: PathBuf,
+    room: usize,
+}
+
+impl Shelf {
+    /// That of a state folder.
+    pub fn of(state: &Path) -> Self {
+        let path = state.join("spare");
+        let taken = fs::read_dir(&path).map_or(MOST, Iterator::count);
+        Self { path, room: MOST.saturating_sub(taken) }
     }
-    let untouched = before.is_some() && before == Stamp::of(folder);
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        match path.file_name().and_then(|name| name.to_str()) {
-            // What they say of the sandbox goes with it.
-            Some("lock" | "facts.json") => fs::File::options().write(true).open(&path)?.set_len(0)?,
-            Some(name) if REACHED.contains(&name) && untouched => give_back(&path)?,
-            _ if fs::symlink_metadata(&path)?.is_dir() => {
-                tree::clear(&path)?;
-                fs::remove_dir(&path)?;
+
+    /// Keeps the folder of an ended sandbox, or removes it where that does not work. Nothing is done to one whose lock
+    /// somebody else has. With the stamp from before the sandbox ran, folders that it never touched stay as they are.
+    pub fn retire(&mut self, folder: &Path, lock: Option<Lock>, before: Option<Stamp>) {
+        let Some(_lock) = lock.or_else(|| Lock::take(folder).ok()?) else { return };
+        if self.keep(folder, before).is_err() {
+            let _ = tree::clear(folder);
+            let _ = fs::remove_dir(folder);
+        }
+    }
+
+    fn keep(&mut self, folder: &Path, before: Option<Stamp>) -> io::Result<()> {
+        let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        self.room = self.room.checked_sub(1).ok_or(io::ErrorKind::QuotaExceeded)?;
+        let untouched = before.is_some_and(|before| before.holds(folder));
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.file_name().and_then(|name| name.to_str()) {
+                // What they say of the sandbox goes with it.
+                Some("lock" | "facts.json") => overwrite(&fs::File::options().write(true).open(&path)?, b"\n")?,
+                Some(name) if REACHED.contains(&name) && untouched => give_back(&path)?,
+                _ if fs::symlink_metadata(&path)?.is_dir() => {
+                    tree::clear(&path)?;
+                    fs::remove_dir(&path)?;
+                }
+                _ => fs::remove_file(&path)?,
             }
-            _ => fs::remove_file(&path)?,
         }
-    }
-    if !untouched {
-        // New ones: times, attributes, flags and whoever still has the old ones open are not worth the thought.
-        for name in REACHED {
-            fs::DirBuilder::new().mode(0o755).create(folder.join(name))?;
+        if !untouched {
+            // New ones: times, attributes, flags and whoever still has the old ones open are not worth the thought.
+            for name in REACHED {
+                fs::DirBuilder::new().mode(0o755).create(folder.join(name))?;
+            }
         }
+        fs::rename(folder, self.path.join(name))
     }
-    fs::rename(folder, spare.join(name))
 }
 
 /// An untouched folder belongs to us again.
@@ -90,7 +118,7 @@ fn give_back(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{os::unix::fs::PermissionsExt, path::PathBuf};
+    use std::os::{fd::AsRawFd, unix::fs::PermissionsExt};
 
     /// A state folder with one ended sandbox in it.
     fn ended() -> (tempfile::TempDir, PathBuf) {
@@ -116,7 +144,7 @@ mod tests {
         fs::set_permissions(folder.join("home"), PermissionsExt::from_mode(0o777)).expect("a mode");
         // An inode that is still held is not given out again at once.
         let held = fs::File::open(folder.join("home")).expect("the old one");
-        retire(state.path(), &folder, None, None);
+        Shelf::of(state.path()).retire(&folder, None, None);
         assert!(!folder.exists());
         let target = state.path().join("new");
         let _lock = claim(state.path(), &target).expect("a spare folder");
@@ -128,7 +156,7 @@ mod tests {
         let home = fs::metadata(target.join("home")).expect("it");
         assert_eq!((home.permissions().mode() & 0o7777, home.ino() == before), (0o755, false));
         for name in ["facts.json", "lock"] {
-            assert_eq!(fs::metadata(target.join(name)).expect("it").len(), 0, "{name} tells of the one before");
+            assert_eq!(fs::read(target.join(name)).expect("it"), b"\n", "{name} tells of the one before");
         }
         assert!(claim(state.path(), &state.path().join("newer")).is_none());
         drop(held);
@@ -156,7 +184,7 @@ mod tests {
                 }
                 None => {}
             }
-            retire(state.path(), &folder, None, before);
+            Shelf::of(state.path()).retire(&folder, None, before);
             let same = fs::metadata(state.path().join("spare/one/home")).expect("kept").ino() == number;
             assert_eq!(same, touch.is_none(), "{touch:?}");
             drop(held);
@@ -164,13 +192,34 @@ mod tests {
     }
 
     #[test]
+    fn what_a_sandbox_left_before_the_clock_moved_on_is_noticed() {
+        for leave in ["file", "attribute"] {
+            let (state, folder) = ended();
+            tree::clear(&folder.join("workspace")).expect("emptied");
+            let home = folder.join("home");
+            if leave == "file" {
+                fs::write(home.join("x"), "").expect("a file");
+            } else if rustix::fs::setxattr(&home, "user.x", b"x", rustix::fs::XattrFlags::empty()).is_err() {
+                continue;
+            }
+            // As if all of that had happened at the same time.
+            let before = Stamp::of(&folder);
+            let held = fs::File::open(&home).expect("it");
+            Shelf::of(state.path()).retire(&folder, None, before);
+            let kept = fs::metadata(state.path().join("spare/one/home")).expect("kept");
+            assert_ne!(kept.ino(), fs::metadata(format!("/proc/self/fd/{}", held.as_raw_fd())).expect("it").ino());
+            assert!(!state.path().join("spare/one/home/x").exists());
+        }
+    }
+
+    #[test]
     fn nothing_is_deleted_in_a_folder_that_somebody_else_empties() {
         let (state, folder) = ended();
         let lock = Lock::take(&folder).expect("a lock").expect("nobody has it");
-        retire(state.path(), &folder, None, None);
+        Shelf::of(state.path()).retire(&folder, None, None);
         assert!(folder.join("workspace/deep/file").exists());
         assert_eq!(spares(state.path()), 0);
-        retire(state.path(), &folder, Some(lock), None);
+        Shelf::of(state.path()).retire(&folder, Some(lock), None);
         assert_eq!((folder.exists(), spares(state.path())), (false, 1));
     }
 }

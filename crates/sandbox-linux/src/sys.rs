@@ -175,3 +175,9 @@ pub fn watched(descriptor: OwnedFd, interest: tokio::io::Interest) -> io::Result
     // and the same until the `AsyncFd` that owns it has taken it off the runtime again.
     unsafe { tokio::io::unix::AsyncFd::register_with_interest(descriptor, interest) }.map_err(Into::into)
 }
+
+/// How long processors have worked for this process.
+pub fn processor_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
