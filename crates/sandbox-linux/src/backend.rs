@@ -66,10 +66,20 @@ pub struct Launcher {
     process: Mutex<std::process::Child>,
 }
 
+/// A sandbox that is ready.
+pub struct Newcomer {
+    /// Number of its first process.
+    pub pid: i32,
+    /// Stands for that process.
+    pub first: OwnedFd,
+    /// A connection to its executor.
+    pub channel: OwnedFd,
+}
+
 /// What an order was answered with.
 pub enum Answer {
     /// The sandbox is ready.
-    Created(i32, OwnedFd),
+    Created(Box<Newcomer>),
     /// It could not be made.
     Failed(String),
     /// It is gone.
@@ -148,18 +158,22 @@ impl Backend for LinuxBackend {
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
         let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
-        let lock = folder::make(&self.inner.state, &plan.folder, &facts)?;
+        let lock = folder::make(&self.inner.state, &plan.folder)?;
         let folder = plan.folder.clone();
         let answer = tokio::time::timeout(
             spec.policy.limits.start,
             launcher.order(|ticket| Order::Create { ticket, plan: Box::new(plan) }),
         );
-        let failed = match answer.await {
-            Ok(Ok(Answer::Created(pid, pidfd))) => {
+        // The launcher is asked first, and works while facts are written.
+        let (answer, described) = tokio::join!(answer, async { folder::describe(&folder, &facts) });
+        let failed = match answer {
+            Ok(Ok(Answer::Created(newcomer))) => {
+                let Newcomer { pid, first, channel } = *newcomer;
                 let backend = Some(self.clone());
-                let made =
-                    lock.note(pid).and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(pidfd), backend));
-                match made {
+                let made = described
+                    .and_then(|()| lock.note(pid))
+                    .and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(first), backend));
+                match made.map(|sandbox| sandbox.with_channel(channel)) {
                     Ok(sandbox) => return Ok(Arc::new(sandbox)),
                     Err(error) => error,
                 }
@@ -284,11 +298,13 @@ async fn listen(inner: std::sync::Weak<Inner>, control: OwnedFd) {
     }
 }
 
-fn dispatch(launcher: &Launcher, report: Report, mut descriptors: Vec<OwnedFd>) {
+fn dispatch(launcher: &Launcher, report: Report, descriptors: Vec<OwnedFd>) {
     match report {
-        Report::Created { ticket, pid } => match descriptors.pop() {
-            Some(pidfd) => launcher.deliver(ticket, Answer::Created(pid, pidfd)),
-            None => launcher.deliver(ticket, Answer::Failed("the launcher sent no descriptor".into())),
+        Report::Created { ticket, pid } => match <[OwnedFd; 2]>::try_from(descriptors) {
+            Ok([first, channel]) => {
+                launcher.deliver(ticket, Answer::Created(Box::new(Newcomer { pid, first, channel })))
+            }
+            Err(_) => launcher.deliver(ticket, Answer::Failed("the launcher sent no descriptors".into())),
         },
         Report::Failed { ticket, why } => launcher.deliver(ticket, Answer::Failed(why)),
         Report::Destroyed { ticket } => launcher.deliver(ticket, Answer::Destroyed),

@@ -14,7 +14,7 @@ use rustix::{
     fs::{MemfdFlags, Mode, OFlags},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
-use sandbox_executor::boot::{Attachment, Verdicts};
+use sandbox_executor::boot::{Attachment, BOOT_FD, LISTENER_FD, OOM_FD, PIDS_FD, VERDICTS_FD, Verdicts};
 
 use crate::{
     bwrap,
@@ -59,6 +59,8 @@ pub struct Newborn {
     pub cgroup: Cgroup,
     /// Its network namespace, if we made it.
     pub network: Option<OwnedFd>,
+    /// The first connection to its executor, which waits to be accepted.
+    pub channel: Option<OwnedFd>,
     /// What is heard from it.
     pub contact: Contact,
 }
@@ -88,60 +90,101 @@ impl Nursery {
 
     /// Starts a sandbox in a folder that has what [`make_folders`] makes.
     pub fn bear(&mut self, plan: &Plan, host: &Host) -> Result<Newborn, BirthError> {
-        let cgroup = host.cgroup.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))?;
-        self.bear_into(plan, cgroup, host.bwrap.as_deref())
-    }
-
-    fn bear_into(&mut self, plan: &Plan, cgroup: Cgroup, bwrap: Option<&Path>) -> Result<Newborn, BirthError> {
         self.networks.leave().map_err(BirthError::at("leaving the network namespace of the last sandbox"))?;
-        let listener = match plan.boot.attachment {
-            Attachment::Listen => Some(listen(&plan.folder).map_err(BirthError::at("listening"))?),
+        let sockets = match plan.boot.attachment {
+            Attachment::Listen => Some([socket(), socket()]),
             _ => None,
         };
-        let message = rmp_serde::to_vec_named(&plan.boot).map_err(io::Error::other);
-        let message = message.map_err(BirthError::at("describing the sandbox"))?;
-        let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
-        let (status, status_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("status socket"))?;
-        let (sync, sync_inside) = pair(SocketType::SEQPACKET).map_err(BirthError::at("sync socket"))?;
+        let (status, status_inside) = pair().map_err(BirthError::at("status socket"))?;
+        let (sync, sync_inside) = pair().map_err(BirthError::at("sync socket"))?;
         let filter = self.filters.instructions(&plan.confinement.system_calls);
-        let mut baggage = Baggage {
+        let baggage = Baggage {
             plan,
-            entry: cgroup.entry(),
             sync: sync_inside.as_fd(),
             executor: self.executor.as_fd(),
             filter: &filter,
-            null: matches!(plan.boot.attachment, Attachment::Listen).then(|| self.null.as_fd()),
-            boot: None,
-            listener: listener.as_ref().map(AsFd::as_fd),
+            null: sockets.is_some().then(|| self.null.as_fd()),
             status: status_inside.as_fd(),
-            oom: cgroup.oom_counter().map(AsFd::as_fd),
-            refused: cgroup.refused_counter().map(AsFd::as_fd),
-            verdicts: verdicts.as_fd(),
         };
-        let mut network = None;
-        let process = match bwrap {
+        let (process, supplies, network) = match &host.bwrap {
             Some(program) => {
-                bwrap::start(program, &baggage, &message).map_err(BirthError::at("starting with bwrap"))?
+                let mut supplies = Supplies::gather(plan, cgroup(plan, host)?, sockets)?;
+                let started = bwrap::start(program, &baggage, &mut supplies);
+                (started.map_err(BirthError::at("starting with bwrap"))?, supplies, None)
             }
             None => {
-                network = self.networks.enter().map_err(BirthError::at("making a network namespace"))?;
-                let boot = memory_file("boot", &message).map_err(BirthError::at("describing the sandbox"))?;
-                baggage.boot = Some(boot.as_fd());
-                start(&baggage, sync.as_fd())?
+                // Version 2 lets a process be made in its cgroup. That is made first then; all else, while the child works.
+                let early = host.cgroup.takes_in_at_birth().then(|| cgroup(plan, host)).transpose()?;
+                let network = self.networks.enter().map_err(BirthError::at("making a network namespace"))?;
+                let process = start(&baggage, early.as_ref(), sync.as_fd())?;
+                let supplied = early
+                    .map_or_else(|| cgroup(plan, host), Ok)
+                    .and_then(|cgroup| Supplies::gather(plan, cgroup, sockets))
+                    .and_then(|supplies| supplies.send(sync.as_fd()).map(|()| supplies));
+                let supplies = supplied.inspect_err(|_| end(&process.child))?;
+                (process, supplies, network)
             }
         };
-        let mut cgroup = cgroup;
+        let Supplies { mut cgroup, verdicts, channel, .. } = supplies;
         cgroup.settle();
-        Ok(Newborn { process, cgroup, network, contact: Contact { status, sync, verdicts } })
+        Ok(Newborn { process, cgroup, network, channel, contact: Contact { status, sync, verdicts } })
+    }
+}
+
+fn cgroup(plan: &Plan, host: &Host) -> Result<Cgroup, BirthError> {
+    host.cgroup.create(&plan.name, &plan.cgroup).map_err(BirthError::at("making the cgroup"))
+}
+
+/// What a first process needs only at the end of its way.
+pub struct Supplies {
+    /// Where it goes.
+    pub cgroup: Cgroup,
+    /// What its executor is told.
+    pub boot: OwnedFd,
+    verdicts: OwnedFd,
+    listener: Option<OwnedFd>,
+    channel: Option<OwnedFd>,
+}
+
+impl Supplies {
+    fn gather(plan: &Plan, cgroup: Cgroup, sockets: Option<[io::Result<OwnedFd>; 2]>) -> Result<Self, BirthError> {
+        let message = rmp_serde::to_vec_named(&plan.boot).map_err(io::Error::other);
+        let boot = message.and_then(|message| memory_file("boot", &message));
+        let boot = boot.map_err(BirthError::at("describing the sandbox"))?;
+        let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
+        let connected = sockets.map(|sockets| listen(&plan.folder, sockets)).transpose();
+        let (listener, channel) = connected.map_err(BirthError::at("listening"))?.unzip();
+        Ok(Self { cgroup, boot, verdicts, listener, channel })
+    }
+
+    /// Descriptors with the numbers that the executor expects them at. It looks only at those that it was told about, so
+    /// a harmless one stands in for what there is not.
+    pub fn placements(&self) -> [(BorrowedFd<'_>, i32); 5] {
+        [
+            (Some(&self.boot), BOOT_FD),
+            (Some(&self.verdicts), VERDICTS_FD),
+            (self.listener.as_ref(), LISTENER_FD),
+            (self.cgroup.oom_counter(), OOM_FD),
+            (self.cgroup.refused_counter(), PIDS_FD),
+        ]
+        .map(|(descriptor, number)| (descriptor.unwrap_or(&self.verdicts).as_fd(), number))
+    }
+
+    /// To the first process, each with its number.
+    fn send(&self, sync: BorrowedFd<'_>) -> Result<(), BirthError> {
+        let entries = self.cgroup.entry().files().iter().map(|file| (file.as_fd(), enact::ENTRY));
+        let (descriptors, numbers): (Vec<_>, Vec<_>) = self.placements().into_iter().chain(entries).unzip();
+        let numbers: Vec<u8> = numbers.into_iter().map(|number| number as u8).collect();
+        wire::send(sync, &numbers, &descriptors).map_err(BirthError::at("supplying the first process"))
     }
 }
 
 /// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
-fn start(baggage: &Baggage<'_>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
+fn start(baggage: &Baggage<'_>, cgroup: Option<&Cgroup>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
     let ipc = if wall::stands(Wall::IpcNamespace) { libc::CLONE_NEWIPC } else { 0 };
     let uts = if wall::stands(Wall::UtsNamespace) { libc::CLONE_NEWUTS } else { 0 };
     let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | ipc | uts;
-    let cloned = sys::clone(namespaces, baggage.entry.folder());
+    let cloned = sys::clone(namespaces, cgroup.and_then(|cgroup| cgroup.entry().folder()));
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
         Cloned::Child => enact::become_executor(baggage),
         Cloned::Parent { pid, pidfd: child } => match introduce(baggage.plan, pid, sync) {
@@ -200,18 +243,18 @@ pub fn socket_address(folder: BorrowedFd<'_>) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/executor.sock", folder.as_raw_fd()))?)
 }
 
-fn listen(folder: &Path) -> io::Result<OwnedFd> {
+/// Makes one of these sockets listen, and connects the other with it already: that saves the server a call and the
+/// executor a wait.
+fn listen(folder: &Path, sockets: [io::Result<OwnedFd>; 2]) -> io::Result<(OwnedFd, OwnedFd)> {
+    let [listener, channel] = sockets;
+    let (listener, channel) = (listener?, channel?);
     let directory = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
+    let address = socket_address(directory.as_fd())?;
     let _ = fs::remove_file(folder.join("executor.sock"));
-    rustix::net::bind(&socket, &socket_address(directory.as_fd())?)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
+    rustix::net::bind(&listener, &address)?;
+    rustix::net::listen(&listener, 128)?;
+    rustix::net::connect(&channel, &address)?;
+    Ok((listener, channel))
 }
 
 /// A file in memory with this content.
@@ -224,8 +267,14 @@ pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Not blocking: nobody is waited for.
+pub fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Writes the id maps of the new process and lets it go on, with the root file system that only we can make.

@@ -21,7 +21,7 @@ use sandbox_core::{Error, Image, Result, SandboxSpec, policy};
 use sandbox_executor::boot::FIRST_FREE_FD;
 
 use crate::{
-    birth::{self, Started, memory_file},
+    birth::{self, Started, Supplies, memory_file},
     enact::{self, Baggage},
     plan::{Access, Plan, Step},
     seccomp,
@@ -65,17 +65,20 @@ pub fn check(spec: &SandboxSpec) -> Result<()> {
 
 /// Starts the sandbox. The boot message is held back until the sandbox's own `/proc` is open, because the executor lets
 /// nobody look at it afterwards.
-pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Result<Started> {
+pub fn start(program: &Path, baggage: &Baggage<'_>, supplies: &mut Supplies) -> io::Result<Started> {
     let (boot, boot_writer) = pipe()?;
+    let message = std::mem::replace(&mut supplies.boot, boot);
     let (info, info_writer) = pipe()?;
     let filter = memory_file("filter", &seccomp::to_bytes(baggage.filter))?;
-    match sys::clone(0, baggage.entry.folder())? {
+    let entry = supplies.cgroup.entry();
+    match sys::clone(0, entry.folder())? {
         Cloned::Child => {
             let extra = [(baggage.executor, EXECUTOR), (filter.as_fd(), FILTER), (info_writer.as_fd(), INFO)];
             let (processors, counts) = (baggage.plan.confinement.processors, baggage.plan.counts);
-            let why = enact::enter_cgroup(baggage.entry)
+            let placements = [&baggage.placements()[..], &supplies.placements(), &extra].concat();
+            let why = enact::enter_cgroup(entry.files())
                 .and_then(|()| processors.map_or(Ok(()), enact::limit_processors))
-                .and_then(|()| sys::place_descriptors(&[&baggage.placements(boot.as_fd())[..], &extra].concat()))
+                .and_then(|()| sys::place_descriptors(&placements))
                 .and_then(|()| counts.limit_process())
                 .map_or_else(
                     |error| error,
@@ -84,7 +87,7 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
             enact::report_failure(baggage.status, &format!("starting {} failed: {why}", program.display()))
         }
         Cloned::Parent { pidfd: child, .. } => {
-            drop((boot, info_writer));
+            drop(info_writer);
             match introduce(info, baggage.sync, boot_writer, message) {
                 Ok((pid, first)) => Ok(Started { pid, first: Rc::new(first), child: Rc::new(child) }),
                 Err(error) => {
@@ -97,7 +100,7 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, message: &[u8]) -> io::Resul
 }
 
 /// Waits until bwrap has become the executor, passes the sandbox's own `/proc` on, and lets the executor go.
-fn introduce(info: OwnedFd, sync: BorrowedFd<'_>, boot: OwnedFd, message: &[u8]) -> io::Result<(i32, OwnedFd)> {
+fn introduce(info: OwnedFd, sync: BorrowedFd<'_>, boot: OwnedFd, message: OwnedFd) -> io::Result<(i32, OwnedFd)> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "kebab-case")]
     struct Info {
@@ -119,7 +122,7 @@ fn introduce(info: OwnedFd, sync: BorrowedFd<'_>, boot: OwnedFd, message: &[u8])
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = rustix::fs::open(process.join("root/proc"), flags, Mode::empty())?;
     wire::send(sync, b"proc", &[proc.as_fd()])?;
-    write_all(boot, message)?;
+    io::copy(&mut fs::File::from(message), &mut fs::File::from(boot))?;
     Ok((pid, first))
 }
 
@@ -203,12 +206,4 @@ fn settings(target: &str) -> Vec<String> {
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
-}
-
-/// Writes all and closes, so that the reader sees the end.
-fn write_all(pipe: OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        bytes = &bytes[rustix::io::write(pipe.as_fd(), bytes)?..];
-    }
-    Ok(())
 }

@@ -97,6 +97,14 @@ impl Entry {
             Self::Tasks(_) | Self::None => None,
         }
     }
+
+    /// The files that the first process writes to.
+    pub fn files(&self) -> &[OwnedFd] {
+        match self {
+            Self::Tasks(files) => files,
+            Self::Clone(_) | Self::None => &[],
+        }
+    }
 }
 
 impl CgroupHost {
@@ -120,6 +128,11 @@ impl CgroupHost {
             }
             Self::None { .. } => Covers::default(),
         }
+    }
+
+    /// Whether a process is put into its cgroup when it is made, and not later.
+    pub fn takes_in_at_birth(&self) -> bool {
+        matches!(self, Self::V2 { .. })
     }
 
     /// In words.

@@ -17,10 +17,9 @@ use rustix::{
     process::Signal,
     thread::{CapabilitySet, CapabilitySets, UnshareFlags},
 };
-use sandbox_executor::boot::{BOOT_FD, BootReport, LISTENER_FD, OOM_FD, PIDS_FD, SCORE_FD, STATUS_FD, VERDICTS_FD};
+use sandbox_executor::boot::{BootReport, SCORE_FD, STATUS_FD};
 
 use crate::{
-    cgroup::Entry,
     counts::{Counts, TERMINALS},
     landlock,
     layers::{self, Layers, attach, clone_tree},
@@ -31,13 +30,14 @@ use crate::{
     wire,
 };
 
+/// Where the launcher says that a descriptor belongs which is not for the executor: a file of the cgroup, to be entered.
+pub const ENTRY: i32 = 0;
+
 /// What the new process takes along.
 pub struct Baggage<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// How it gets into its cgroup.
-    pub entry: &'a Entry,
-    /// Where the launcher says go, and gets `/proc` from.
+    /// Where the launcher says go and sends supplies, and gets `/proc` from.
     pub sync: BorrowedFd<'a>,
     /// The executor's program.
     pub executor: BorrowedFd<'a>,
@@ -45,18 +45,8 @@ pub struct Baggage<'a> {
     pub filter: &'a [Instruction],
     /// Standard streams of the executor, where they are not this process's own.
     pub null: Option<BorrowedFd<'a>>,
-    /// Descriptors that the executor expects at fixed numbers.
-    pub boot: Option<BorrowedFd<'a>>,
-    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
-    pub listener: Option<BorrowedFd<'a>>,
-    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
+    /// See [`STATUS_FD`].
     pub status: BorrowedFd<'a>,
-    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
-    pub oom: Option<BorrowedFd<'a>>,
-    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
-    pub refused: Option<BorrowedFd<'a>>,
-    #[allow(missing_docs, reason = "see sandbox_executor::boot")]
-    pub verdicts: BorrowedFd<'a>,
 }
 
 /// A step that failed.
@@ -80,49 +70,51 @@ pub fn report_failure(status: BorrowedFd<'_>, why: &str) -> ! {
 }
 
 impl<'a> Baggage<'a> {
-    /// Everything that the executor expects at fixed numbers. It looks only at those that it was told about, so a
-    /// harmless one stands in for what there is not.
-    pub fn placements(&self, boot: BorrowedFd<'a>) -> Vec<(BorrowedFd<'a>, i32)> {
-        let mut placements = vec![
-            (boot, BOOT_FD),
-            (self.status, STATUS_FD),
-            (self.verdicts, VERDICTS_FD),
-            (self.listener.unwrap_or(self.verdicts), LISTENER_FD),
-            (self.oom.unwrap_or(self.verdicts), OOM_FD),
-            (self.refused.unwrap_or(self.verdicts), PIDS_FD),
-        ];
-        if let Some(null) = self.null {
-            placements.extend([0, 1, 2].map(|number| (null, number)));
-        }
-        placements
+    /// What of it the executor expects at fixed numbers.
+    pub fn placements(&self) -> Vec<(BorrowedFd<'a>, i32)> {
+        let null = self.null.into_iter().flat_map(|null| [0, 1, 2].map(|number| (null, number)));
+        null.chain([(self.status, STATUS_FD)]).collect()
     }
 }
 
 fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     let plan = baggage.plan;
-    enter_cgroup(baggage.entry).step(|| "entering the cgroup".into())?;
     let overlays = wait_for_go(baggage.sync)?;
     // The sandbox's own user may not enter the state folder, so what is needed from there is opened before.
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let mut materials = Materials { overlays, sources: open_sources(&plan.steps)?, masked: None };
     let score = open_score().step(|| "opening oom_score_adj".into())?;
     become_first_user(plan)?;
-    if wall::stands(Wall::CgroupNamespace) {
-        sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
-    }
     if wall::stands(Wall::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
     }
     build_root(plan, &mut materials, baggage.sync)?;
-    confine(&plan.confinement, &plan.counts, score.as_fd(), baggage)
+    let supplies = supplies(baggage.sync)?;
+    let entries = supplies.iter().filter(|(_, number)| *number == ENTRY).map(|(file, _)| file);
+    enter_cgroup(entries).step(|| "entering the cgroup".into())?;
+    if wall::stands(Wall::CgroupNamespace) {
+        sys::unshare(UnshareFlags::NEWCGROUP).step(|| "leaving the cgroup namespace".into())?;
+    }
+    let supplies = supplies.iter().filter(|(_, number)| *number != ENTRY).map(|(file, number)| (file.as_fd(), *number));
+    let placements: Vec<_> = supplies.chain(baggage.placements()).chain([(score.as_fd(), SCORE_FD)]).collect();
+    confine(&plan.confinement, &plan.counts, &placements, baggage)
+}
+
+/// What the launcher made meanwhile.
+fn supplies(sync: BorrowedFd<'_>) -> Result<Vec<(OwnedFd, i32)>, Failed> {
+    let mut numbers = [0; 16];
+    let received = wire::receive(sync, &mut numbers).and_then(|(length, descriptors)| {
+        let complete = length > 0 && length == descriptors.len();
+        complete.then_some(descriptors).ok_or(io::ErrorKind::UnexpectedEof.into())
+    });
+    let descriptors = received.step(|| "waiting for supplies".into())?;
+    Ok(descriptors.into_iter().zip(numbers.map(i32::from)).collect())
 }
 
 /// On v1, while this process has a single thread: `tasks` takes one thread and waits for nothing.
-pub fn enter_cgroup(entry: &Entry) -> io::Result<()> {
-    if let Entry::Tasks(files) = entry {
-        for file in files {
-            rustix::io::write(file, b"0")?;
-        }
+pub fn enter_cgroup<'a>(tasks: impl IntoIterator<Item = &'a OwnedFd>) -> io::Result<()> {
+    for file in tasks {
+        rustix::io::write(file, b"0")?;
     }
     Ok(())
 }
@@ -342,7 +334,7 @@ fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
 fn confine(
     confinement: &Confinement,
     counts: &Counts,
-    score: BorrowedFd<'_>,
+    placements: &[(BorrowedFd<'_>, i32)],
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
     if let Some(label) = &confinement.label {
@@ -369,9 +361,7 @@ fn confine(
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }
     let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
-    let boot = baggage.boot.unwrap_or(baggage.verdicts);
-    let placements = [baggage.placements(boot), vec![(score, SCORE_FD)]].concat();
-    sys::place_descriptors(&placements).step(|| "placing descriptors".into())?;
+    sys::place_descriptors(placements).step(|| "placing descriptors".into())?;
     if wall::stands(Wall::NoNewPrivs) {
         rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;
     }

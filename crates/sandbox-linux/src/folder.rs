@@ -45,9 +45,10 @@ impl Lock {
 }
 
 /// Makes the folder of a new sandbox. It gets its name only when it is locked, so nobody ever finds it without an owner.
-pub fn make(state: &Path, folder: &Path, facts: &Facts) -> Result<Lock> {
+pub fn make(state: &Path, folder: &Path) -> Result<Lock> {
     let making = || Error::io(format!("making {}", folder.display()));
-    let draft = folder.with_file_name(format!("{DRAFT}{}", facts.spec.id));
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let draft = folder.with_file_name(format!("{DRAFT}{name}"));
     let lock = match spare::claim(state, &draft) {
         Some(lock) => Some(lock),
         None => {
@@ -59,11 +60,17 @@ pub fn make(state: &Path, folder: &Path, facts: &Facts) -> Result<Lock> {
         step: format!("locking {}", folder.display()),
         why: "somebody else has it".into(),
     })?;
-    let text = serde_json::to_vec(facts).map_err(io::Error::from).map_err(making())?;
-    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(draft.join("facts.json"));
-    file.and_then(|file| overwrite(&file, &text)).map_err(making())?;
     fs::rename(&draft, folder).map_err(making())?;
     Ok(lock)
+}
+
+/// Writes down what is known about a sandbox. Whoever holds its lock knows it before.
+pub fn describe(folder: &Path, facts: &Facts) -> Result<()> {
+    let path = folder.join("facts.json");
+    let writing = || Error::io(format!("writing {}", path.display()));
+    let text = serde_json::to_vec(facts).map_err(io::Error::from).map_err(writing())?;
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    file.and_then(|file| overwrite(&file, &text)).map_err(writing())
 }
 
 /// What is known about a sandbox.

@@ -63,7 +63,7 @@ pub enum Report {
     Ready(Box<Host>),
     /// It cannot work at all.
     Unusable(String),
-    /// A sandbox's executor answers; its pidfd comes along.
+    /// A sandbox's executor answers; its pidfd and a connection to it come along.
     Created {
         ticket: u64,
         pid: i32,
@@ -153,6 +153,7 @@ struct Creating {
     /// Who waits for it.
     ticket: u64,
     contact: Contact,
+    channel: Option<OwnedFd>,
     watch: Watch,
 }
 
@@ -269,7 +270,7 @@ impl Launcher {
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);
-        let Newborn { process, cgroup, network, contact } = newborn;
+        let Newborn { process, cgroup, network, channel, contact } = newborn;
         let added = epoll::add(&self.epoll, &*process.child, data, epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &contact.status, data, epoll::EventFlags::IN));
         if let Err(error) = added {
@@ -284,7 +285,7 @@ impl Launcher {
             cgroup,
             network,
             supervisor: None,
-            creating: Some(Creating { ticket, contact, watch: plan.watch.clone() }),
+            creating: Some(Creating { ticket, contact, channel, watch: plan.watch.clone() }),
             destroying: Vec::new(),
         };
         self.live.insert(token, live);
@@ -293,7 +294,7 @@ impl Launcher {
     /// Something happened with a sandbox: its executor reported, or it ended.
     fn notice(&mut self, token: u64) {
         if let Some(live) = self.live.get_mut(&token)
-            && let Some(Creating { ticket, contact, watch }) = live.creating.take()
+            && let Some(Creating { ticket, contact, channel, watch }) = live.creating.take()
         {
             let _ = epoll::delete(&self.epoll, &contact.status);
             let mut report = first_report(&contact);
@@ -306,7 +307,9 @@ impl Launcher {
             match report {
                 BootReport::Ready => {
                     let Live { process, .. } = &self.live[&token];
-                    self.report(&Report::Created { ticket, pid: process.pid }, &[process.first.as_fd()]);
+                    let descriptors: Vec<_> = [Some(&*process.first), channel.as_ref()].into_iter().flatten().collect();
+                    let descriptors: Vec<_> = descriptors.into_iter().map(AsFd::as_fd).collect();
+                    self.report(&Report::Created { ticket, pid: process.pid }, &descriptors);
                 }
                 BootReport::Failed(why) => {
                     let _ = rustix::process::pidfd_send_signal(&*live.process.first, Signal::KILL);

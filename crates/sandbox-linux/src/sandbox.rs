@@ -4,13 +4,13 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    time::Duration,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use rustix::{
     fs::{Mode, OFlags},
-    net::{AddressFamily, SocketFlags, SocketType},
     process::Signal,
 };
 use sandbox_core::{Channel, Error, Facts, Result, Sandbox, Usage};
@@ -18,7 +18,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     backend::{Answer, LinuxBackend},
-    birth::socket_address,
+    birth::{self, socket_address},
     folder::{self, Lock},
     launcher::Order,
     sys,
@@ -32,7 +32,12 @@ pub struct LinuxSandbox {
     first: Option<AsyncFd<OwnedFd>>,
     backend: Option<LinuxBackend>,
     lock: Option<Lock>,
+    /// A connection that was there from the start, until somebody wants one.
+    channel: Mutex<Option<(Instant, OwnedFd)>>,
 }
+
+/// An executor gives up a connection on which nobody greets.
+const FRESH: Duration = Duration::from_secs(1);
 
 impl LinuxSandbox {
     pub(crate) fn new(
@@ -44,7 +49,13 @@ impl LinuxSandbox {
     ) -> Result<Self> {
         let opening = || Error::io(format!("opening {}", folder.display()));
         let first = first.map(|first| sys::watched(first, Interest::READABLE)).transpose().map_err(opening())?;
-        Ok(Self { facts, first, backend, lock, folder })
+        Ok(Self { facts, first, backend, lock, folder, channel: Mutex::default() })
+    }
+
+    /// With a connection for the first who wants one.
+    pub(crate) fn with_channel(mut self, channel: OwnedFd) -> Self {
+        self.channel = Mutex::new(Some((Instant::now(), channel)));
+        self
     }
 
     /// One that an earlier server left alive.
@@ -65,12 +76,7 @@ impl LinuxSandbox {
     fn dial(&self) -> Result<OwnedFd> {
         // Not blocking: who freezes an executor and fills its queue must not stop us.
         let connect = || -> io::Result<OwnedFd> {
-            let socket = rustix::net::socket_with(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                None,
-            )?;
+            let socket = birth::socket()?;
             // By name every time: folders are used again, and then have another.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
@@ -91,7 +97,11 @@ impl Sandbox for LinuxSandbox {
     }
 
     async fn connect(&self) -> Result<Channel> {
-        self.dial().map(Channel::Local)
+        let waiting = self.channel.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match waiting.filter(|(since, _)| since.elapsed() < FRESH) {
+            Some((_, channel)) => Ok(Channel::Local(channel)),
+            None => self.dial().map(Channel::Local),
+        }
     }
 
     async fn usage(&self) -> Result<Usage> {

@@ -51,11 +51,13 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     // With a new label the kernel forgets it, and the executor has to say it again.
     plan.boot.die_with_parent |= plan.confinement.label.is_some();
     let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
-    let lock = folder::make(state, &plan.folder, &facts)?;
+    let lock = folder::make(state, &plan.folder)?;
     let mut before = None;
     let ended = birth::make_folders(&plan).map_err(io::Error::other).and_then(|()| {
         before = Stamp::of(&plan.folder);
         let newborn = start(state, &plan, &host)?;
+        // For others who list sandboxes; this one does not wait for it.
+        let _ = folder::describe(&plan.folder, &facts);
         let ended = wait(&newborn, &plan);
         newborn.cgroup.remove();
         ended
