@@ -144,16 +144,19 @@ fn netlink_kinds(_: &Arguments) -> Outcome {
     Outcome::of_list("netlink kinds that could be opened", opened.map(|kind| kind.to_string()).collect())
 }
 
-/// Processes of others, and roots that they see: only commands of the sandbox's user may be there.
+/// Processes of others, and roots that they see: only commands of the sandbox's user may be there. One that is just being
+/// started is somebody else's before and the user's after, so who it is is asked twice.
 fn other_processes(_: &Arguments) -> Outcome {
     let own = rustix::process::geteuid().as_raw();
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let foreign = numbers.filter(|number| {
+    let is_anothers = |number: u32| {
         let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
-        let others = ids.split_whitespace().next().is_some_and(|id| id.parse() != Ok(own));
-        (others || *number == 1) && fs::read_dir(format!("/proc/{number}/fd")).is_ok()
+        number == 1 || ids.split_whitespace().next().is_some_and(|id| id.parse() != Ok(own))
+    };
+    let foreign = numbers.filter(|&number| {
+        is_anothers(number) && fs::read_dir(format!("/proc/{number}/fd")).is_ok() && is_anothers(number)
     });
     Outcome::of_list(
         "processes of others whose descriptors can be listed",
