@@ -1,0 +1,185 @@
+//! What a client says first when it begins TLS: whom it wants to talk with. Nothing is decrypted.
+
+use tls_parser::{TlsExtension, TlsMessage, TlsMessageHandshake, TlsRecordType};
+
+use crate::host::Name;
+
+/// Longer than any that a real client sends.
+pub const LONGEST: usize = 32 << 10;
+/// Size of a record's head: kind, version, length.
+const RECORD_HEAD: usize = 5;
+/// Size of a message's head: kind, length.
+const MESSAGE_HEAD: usize = 4;
+/// The extension that hides the name (draft-ietf-tls-esni).
+const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+
+/// What the first bytes of a connection are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// More is needed to tell.
+    Incomplete,
+    /// Something else than TLS.
+    Other,
+    /// TLS, but not as it should be.
+    Broken,
+    /// TLS with this server.
+    Hello {
+        /// Whom the client names.
+        server: Option<Name>,
+        /// Whether it also names somebody whom only the server can read, or pretends to.
+        encrypted: bool,
+    },
+}
+
+/// Reads the first bytes of a connection.
+pub fn read(bytes: &[u8]) -> Beginning {
+    match bytes {
+        [] => Beginning::Incomplete,
+        [0x16, 3, ..] | [0x16] => match message(bytes) {
+            Some(Ok(message)) => parse(&message),
+            Some(Err(())) => Beginning::Broken,
+            None if bytes.len() >= LONGEST => Beginning::Broken,
+            None => Beginning::Incomplete,
+        },
+        _ => Beginning::Other,
+    }
+}
+
+/// The whole first message, which may come in several records; nothing if more is needed.
+fn message(mut bytes: &[u8]) -> Option<Result<Vec<u8>, ()>> {
+    let mut message = Vec::new();
+    loop {
+        let (head, rest) = bytes.split_at_checked(RECORD_HEAD)?;
+        let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+        if head[0] != u8::from(TlsRecordType::Handshake) || head[1] != 3 || length == 0 {
+            return Some(Err(()));
+        }
+        let (body, rest) = rest.split_at_checked(length)?;
+        message.extend_from_slice(body);
+        if let [kind, a, b, c, ..] = message[..] {
+            let whole = MESSAGE_HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
+            if kind != 1 || whole > LONGEST {
+                return Some(Err(()));
+            }
+            if message.len() >= whole {
+                message.truncate(whole);
+                return Some(Ok(message));
+            }
+        }
+        bytes = rest;
+    }
+}
+
+fn parse(message: &[u8]) -> Beginning {
+    let Ok((_, TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)))) =
+        tls_parser::parse_tls_message_handshake(message)
+    else {
+        return Beginning::Broken;
+    };
+    let extensions = match hello.ext.map(tls_parser::parse_tls_client_hello_extensions) {
+        None => Vec::new(),
+        Some(Ok(([], extensions))) => extensions,
+        Some(_) => return Beginning::Broken,
+    };
+    let encrypted = extensions
+        .iter()
+        .any(|extension| u16::from(tls_parser::TlsExtensionType::from(extension)) == ENCRYPTED_CLIENT_HELLO);
+    let mut names = extensions.iter().filter_map(|extension| match extension {
+        TlsExtension::SNI(names) => Some(names),
+        _ => None,
+    });
+    // One list with one name in it: whoever sends more wants two readers to see two things.
+    match (names.next().map(Vec::as_slice), names.next()) {
+        (None, None) => Beginning::Hello { server: None, encrypted },
+        (Some([(tls_parser::SNIType::HostName, name)]), None) => {
+            match std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
+                Some(server) => Beginning::Hello { server: Some(server), encrypted },
+                None => Beginning::Broken,
+            }
+        }
+        _ => Beginning::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A hello with these extensions, in records of at most this size.
+    fn hello(extensions: &[(u16, Vec<u8>)], record: usize) -> Vec<u8> {
+        let all: Vec<u8> = extensions
+            .iter()
+            .flat_map(|(kind, body)| [&kind.to_be_bytes()[..], &(body.len() as u16).to_be_bytes(), body].concat())
+            .collect();
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.extend([0, 0, 2, 0x13, 0x01, 1, 0]);
+        body.extend((all.len() as u16).to_be_bytes());
+        body.extend(all);
+        let mut message = vec![1];
+        message.extend(&(body.len() as u32).to_be_bytes()[1..]);
+        message.extend(body);
+        message
+            .chunks(record)
+            .flat_map(|part| [&[0x16, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat())
+            .collect()
+    }
+
+    fn names(names: &[&str]) -> (u16, Vec<u8>) {
+        let list: Vec<u8> = names
+            .iter()
+            .flat_map(|name| [&[0][..], &(name.len() as u16).to_be_bytes(), name.as_bytes()].concat())
+            .collect();
+        (0, [&(list.len() as u16).to_be_bytes()[..], &list].concat())
+    }
+
+    fn server(name: &str, encrypted: bool) -> Beginning {
+        Beginning::Hello { server: Some(name.parse().expect(name)), encrypted }
+    }
+
+    #[test]
+    fn the_name_is_found_however_it_is_cut() {
+        for record in [1, 2, 5, 100, 16384] {
+            let bytes = hello(&[(43, vec![2, 3, 4]), names(&["Example.com"])], record);
+            assert_eq!(read(&bytes), server("example.com", false), "records of {record}");
+            for length in 0..bytes.len() {
+                assert_eq!(read(&bytes[..length]), Beginning::Incomplete, "{length} bytes of {}", bytes.len());
+            }
+            assert_eq!(read(&[&bytes[..], b"more"].concat()), server("example.com", false));
+        }
+    }
+
+    #[test]
+    fn hidden_missing_and_double_names_are_told_apart() {
+        assert_eq!(read(&hello(&[], 9999)), Beginning::Hello { server: None, encrypted: false });
+        let hidden = hello(&[names(&["a.example"]), (ENCRYPTED_CLIENT_HELLO, vec![0; 10])], 9999);
+        assert_eq!(read(&hidden), server("a.example", true));
+        for broken in [
+            hello(&[names(&["a.example", "b.example"])], 9999),
+            hello(&[names(&["a.example"]), names(&["b.example"])], 9999),
+            hello(&[names(&["a.example\0.b.example"])], 9999),
+            hello(&[names(&["127.0.0.1"])], 9999),
+            hello(&[names(&[])], 9999),
+            hello(&[(0, vec![0, 9, 0])], 9999),
+            [&[0x16, 3, 1, 0, 4][..], &[2, 0, 0, 0]].concat(),
+            [0x16, 3, 1, 0, 0].to_vec(),
+            [&[0x16, 3, 1, 0, 4][..], &[1, 0xff, 0xff, 0xff]].concat(),
+        ] {
+            assert_eq!(read(&broken), Beginning::Broken, "{broken:?}");
+        }
+        for other in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", &[0x16, 1], &[5, 1, 0]] {
+            assert_eq!(read(other), Beginning::Other);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u16..60) {
+            read(&bytes);
+            read(&[&[0x16, 3, 1, 0, bytes.len() as u8][..], &bytes].concat());
+            read(&hello(&[(kind, bytes)], 9999));
+        }
+    }
+}

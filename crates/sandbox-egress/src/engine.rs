@@ -1,0 +1,223 @@
+//! Where all ways out meet: a target goes in, and a connection to an address that was checked comes out, or a refusal.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+use crate::{
+    Decision, Host, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
+    client_hello::Beginning,
+    record::{Record, Verdict},
+};
+
+/// Time to reach one address, and for all of them.
+const ONE: Duration = Duration::from_secs(5);
+const ALL: Duration = Duration::from_secs(15);
+/// Time for a name server's answer.
+const RESOLVE: Duration = Duration::from_secs(8);
+
+/// The way out of one sandbox.
+pub struct Engine {
+    rules: RwLock<Arc<Rules>>,
+    resolver: Resolver,
+    /// Addresses of this machine's interfaces.
+    own: Vec<IpAddr>,
+    stand_ins: Mutex<StandIns>,
+    room: Arc<Semaphore>,
+    recorder: Box<dyn Fn(Record) + Send + Sync>,
+}
+
+/// Connections at once, of one sandbox.
+pub const MOST_CONNECTIONS: usize = 1024;
+
+/// Why nothing was connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The rule that said so, if one did.
+    pub rule: Option<String>,
+}
+
+/// A connection that was made.
+pub struct Opened {
+    /// To the far end.
+    pub stream: TcpStream,
+    /// What it was wanted for.
+    pub target: Target,
+    pub(crate) address: SocketAddr,
+    pub(crate) rule: String,
+    pub(crate) since: Instant,
+    /// Its place among the connections of the sandbox.
+    _room: OwnedSemaphorePermit,
+}
+
+impl Engine {
+    /// With these rules. Whatever is connected or refused is told to the recorder.
+    pub fn new(
+        rules: Rules,
+        resolver: Resolver,
+        own: Vec<IpAddr>,
+        recorder: impl Fn(Record) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            rules: RwLock::new(Arc::new(rules)),
+            resolver,
+            own,
+            stand_ins: Mutex::default(),
+            room: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            recorder: Box::new(recorder),
+        })
+    }
+
+    /// Other rules from now on, for connections that are made from now on.
+    pub fn set_rules(&self, rules: Rules) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    /// The rules as they are now.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The target behind an address that a program inside connects to.
+    pub fn target_at(&self, address: SocketAddr) -> Target {
+        let stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = match stand_ins.name(address.ip()) {
+            Some(name) => Host::Name(name.clone()),
+            None => Host::from_address(address.ip()),
+        };
+        Target::tcp(host, address.port())
+    }
+
+    /// Answers a question for a name.
+    pub fn answer_dns(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let rules = self.rules();
+        let mut stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
+        let (asked, reply) = crate::dns::answer(message, |name| rules.may_allow(name), &mut stand_ins);
+        drop(stand_ins);
+        if let crate::dns::Asked::Denied(name) | crate::dns::Asked::TooMany(name) = asked {
+            let refusal = Refusal { reason: Reason::NameDenied, rule: None };
+            (self.recorder)(Record::question(&name, &refusal));
+        }
+        reply
+    }
+
+    /// Connects to a target, if it may be.
+    pub async fn open(&self, target: Target) -> Result<Opened, Refusal> {
+        let since = Instant::now();
+        match self.try_open(&target, since).await {
+            Ok(opened) => Ok(opened),
+            Err(refusal) => {
+                self.record_refusal(&target, &refusal, since);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn try_open(&self, target: &Target, since: Instant) -> Result<Opened, Refusal> {
+        let rules = self.rules();
+        let (rule, scope) = match rules.decide(target) {
+            Decision::Allowed { rule, scope } => (rule.to_owned(), scope),
+            Decision::Denied { rule, reason } => {
+                return Err(Refusal { reason, rule: rule.map(str::to_owned) });
+            }
+        };
+        let refuse = |reason| Refusal { reason, rule: Some(rule.clone()) };
+        let room = self.room.clone().try_acquire_owned().map_err(|_| refuse(Reason::TooManyConnections))?;
+        let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
+        let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
+        let _ = stream.set_nodelay(true);
+        Ok(Opened { stream, target: target.clone(), address, rule, since, _room: room })
+    }
+
+    /// Addresses that may be dialled; or why there are none.
+    async fn admitted(&self, host: &Host, scope: &Scope) -> Result<Vec<IpAddr>, Reason> {
+        let found = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => tokio::time::timeout(RESOLVE, self.resolver.addresses(name)).await.unwrap_or_default(),
+        };
+        let mut refused = Reason::NoSuchName;
+        let mut admitted = Vec::new();
+        for address in found {
+            match scope.admits(address, &self.own) {
+                Ok(()) => admitted.push(address),
+                Err(reason) => refused = reason,
+            }
+        }
+        if admitted.is_empty() { Err(refused) } else { Ok(admitted) }
+    }
+
+    /// Whether a client that begins like this may go on.
+    pub(crate) fn check_beginning(&self, target: &Target, beginning: &Beginning) -> Result<(), Reason> {
+        let Beginning::Hello { server, encrypted } = beginning else {
+            return if *beginning == Beginning::Broken { Err(Reason::TlsBroken) } else { Ok(()) };
+        };
+        match &target.host {
+            Host::Name(_) if *encrypted => Err(Reason::TlsNameHidden),
+            Host::Name(name) => same_name(name, server.as_ref()),
+            Host::Address(_) => {
+                let rules = self.rules();
+                let hidden = server.is_none() || *encrypted;
+                let denied = |name: &Name| {
+                    let decision = rules.decide(&Target { host: Host::Name(name.clone()), ..target.clone() });
+                    matches!(decision, Decision::Denied { reason: Reason::DeniedByRule, .. })
+                };
+                match server {
+                    _ if hidden && rules.denies_names() => Err(Reason::TlsNameHidden),
+                    Some(name) if denied(name) => Err(Reason::DeniedByRule),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn record_refusal(&self, target: &Target, refusal: &Refusal, since: Instant) {
+        (self.recorder)(Record::refused(target, refusal, since.elapsed()));
+    }
+
+    /// A connection has ended.
+    pub(crate) fn record_end(&self, opened: &Opened, verdict: Verdict, sent: u64, received: u64) {
+        (self.recorder)(Record {
+            target: opened.target.to_string(),
+            address: Some(opened.address),
+            rule: Some(opened.rule.clone()),
+            verdict,
+            sent,
+            received,
+            duration: opened.since.elapsed(),
+        });
+    }
+}
+
+fn same_name(wanted: &Name, said: Option<&Name>) -> Result<(), Reason> {
+    match said {
+        Some(name) if name == wanted => Ok(()),
+        Some(_) => Err(Reason::TlsOtherName),
+        None => Err(Reason::TlsNameHidden),
+    }
+}
+
+/// One after the other, exactly those that were checked.
+async fn dial(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), Reason> {
+    let all = async {
+        let mut refused = Reason::Unreachable;
+        for &address in addresses {
+            let address = SocketAddr::new(address, port);
+            match tokio::time::timeout(ONE, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok((stream, address)),
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => refused = Reason::Refused,
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+        Err(refused)
+    };
+    tokio::time::timeout(ALL, all).await.unwrap_or(Err(Reason::Unreachable))
+}

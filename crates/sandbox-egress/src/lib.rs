@@ -1,0 +1,34 @@
+//! The way out of a sandbox: what it may reach, decided here and nowhere else.
+//!
+//! A target is parsed once ([`Target`]); [`Rules`] decide, a pure function with reasons that have names; names are resolved
+//! once, and an address is dialled only if it was checked ([`Reach`]). What carries bytes knows nothing of rules, and what
+//! decides does no I/O.
+
+#![forbid(unsafe_code)]
+
+mod address;
+pub mod client_hello;
+pub mod dns;
+mod engine;
+mod host;
+mod pattern;
+mod proxy;
+mod record;
+mod resolver;
+mod rules;
+pub mod socks;
+mod stand_in;
+mod target;
+mod transparent;
+mod tunnel;
+
+pub use address::{Network, NetworkError, Reach, reach};
+pub use engine::{Engine, MOST_CONNECTIONS, Opened, Refusal};
+pub use host::{Host, HostError, Name};
+pub use pattern::{Pattern, PatternError};
+pub use record::{Record, Verdict};
+pub use resolver::{Resolver, ResolverError};
+pub use rules::{Decision, Effect, Reason, Rule, Rules, Scope};
+pub use stand_in::StandIns;
+pub use target::{Protocol, Target, TargetError};
+pub use tunnel::Carried;

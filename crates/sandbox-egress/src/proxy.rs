@@ -1,0 +1,222 @@
+//! For programs that know a proxy: HTTP (CONNECT and whole addresses) and SOCKS5, on one port.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http_body_util::{Either, Full};
+use hyper::{
+    Method, Request, Response, StatusCode, Uri,
+    body::{Bytes, Incoming},
+    header::{self, HeaderMap, HeaderName, HeaderValue},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    Engine, Reason, Refusal, Target, TargetError,
+    socks::{self, Answer, SocksError},
+    tunnel::Carried,
+};
+
+/// Time to say what is wanted.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Room between a plain request and its connection.
+const BETWEEN: usize = 64 << 10;
+/// Read by whoever wants to know why, without reading words.
+const WHY: HeaderName = HeaderName::from_static("x-sandbox-denied");
+
+type Body = Either<Incoming, Full<Bytes>>;
+
+impl Engine {
+    /// Serves one connection of a program that takes us for its proxy.
+    pub async fn serve_proxy(self: Arc<Self>, stream: TcpStream) {
+        let mut first = [0; 1];
+        match tokio::time::timeout(PATIENCE, stream.peek(&mut first)).await {
+            Ok(Ok(1)) if first[0] == socks::VERSION => self.serve_socks(stream).await,
+            Ok(Ok(1)) => self.serve_http(stream).await,
+            _ => {}
+        }
+    }
+
+    async fn serve_http(self: Arc<Self>, stream: TcpStream) {
+        let respond = service_fn(move |request| {
+            let engine = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(engine.respond(request).await) }
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .max_buf_size(BETWEEN)
+            .preserve_header_case(true)
+            .half_close(true);
+        // A client that breaks off is its own concern.
+        let _ = builder.serve_connection(TokioIo::new(stream), respond).with_upgrades().await;
+    }
+
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        let target = match wanted(&request) {
+            Ok(target) => target,
+            Err(why) => return page(StatusCode::BAD_REQUEST, Reason::NotARequest, &why),
+        };
+        let opened = match self.open(target.clone()).await {
+            Ok(opened) => opened,
+            Err(refusal) => return denied(&target, &refusal),
+        };
+        if request.method() == Method::CONNECT {
+            tokio::spawn(async move {
+                if let Ok(upgraded) = hyper::upgrade::on(request).await {
+                    self.carry(TokioIo::new(upgraded), opened, Vec::new()).await;
+                }
+            });
+            return Response::new(Either::Right(Full::default()));
+        }
+        let (ours, theirs) = tokio::io::duplex(BETWEEN);
+        tokio::spawn(async move { self.carry(theirs, opened, Vec::new()).await });
+        forward(request, &target, ours).await.unwrap_or_else(|error| {
+            let what = format!("{target} did not answer as a web server does: {error}\n");
+            page(StatusCode::BAD_GATEWAY, Reason::Unreachable, &what)
+        })
+    }
+
+    async fn serve_socks(self: Arc<Self>, mut stream: TcpStream) {
+        let mut read = Vec::new();
+        let asked = tokio::time::timeout(PATIENCE, ask(&mut stream, &mut read)).await;
+        let answer = match asked {
+            Ok(Ok(Ok(target))) => match self.open(target).await {
+                Ok(opened) => {
+                    if stream.write_all(&Answer::Connected.to_bytes()).await.is_ok()
+                        && self.carry(&mut stream, opened, read).await != Carried::ToTheEnd
+                    {
+                        let _ = stream.set_zero_linger();
+                    }
+                    return;
+                }
+                Err(refusal) => match refusal.reason {
+                    Reason::Refused => Answer::Refused,
+                    Reason::NoSuchName | Reason::Unreachable => Answer::Unreachable,
+                    Reason::TooManyConnections => Answer::Failed,
+                    _ => Answer::NotAllowed,
+                },
+            },
+            Ok(Ok(Err(SocksError::Command))) => Answer::UnknownCommand,
+            Ok(Ok(Err(SocksError::AddressKind))) => Answer::UnknownAddressKind,
+            Ok(Ok(Err(_))) => Answer::Failed,
+            Ok(Err(_)) | Err(_) => return,
+        };
+        let _ = stream.write_all(&answer.to_bytes()).await;
+    }
+}
+
+/// Hears what a SOCKS client wants. What it sent beyond that stays in `read`.
+async fn ask(stream: &mut TcpStream, read: &mut Vec<u8>) -> std::io::Result<Result<Target, SocksError>> {
+    let greeted = message(stream, read, socks::greeting).await?;
+    stream.write_all(&socks::welcome(greeted)).await?;
+    match greeted {
+        Ok(()) => message(stream, read, socks::request).await,
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+async fn message<T>(
+    stream: &mut TcpStream,
+    read: &mut Vec<u8>,
+    parse: impl Fn(&[u8]) -> socks::Read<T>,
+) -> std::io::Result<Result<T, SocksError>> {
+    loop {
+        match parse(read) {
+            Ok(Some((found, length))) => {
+                read.drain(..length);
+                return Ok(Ok(found));
+            }
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        if stream.read_buf(read).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// The target of a request to a proxy; or what is wrong with it, for a person.
+fn wanted(request: &Request<Incoming>) -> Result<Target, String> {
+    let uri = request.uri();
+    let in_words = |error: TargetError| format!("The address of this request cannot be used: {error}.\n");
+    let authority = uri.authority().map(|authority| authority.as_str());
+    match (*request.method() == Method::CONNECT, uri.scheme_str(), authority) {
+        (true, _, Some(authority)) => Target::from_authority(authority, None).map_err(in_words),
+        (false, Some("http"), Some(authority)) => Target::from_authority(authority, Some(80)).map_err(in_words),
+        (false, Some(scheme), _) => {
+            Err(format!("This proxy does not fetch {scheme} addresses itself; ask for a tunnel with CONNECT.\n"))
+        }
+        _ => Err("This is a proxy: ask for a tunnel with CONNECT, or for a whole address (http://…).\n".into()),
+    }
+}
+
+async fn forward(
+    mut request: Request<Incoming>,
+    target: &Target,
+    stream: tokio::io::DuplexStream,
+) -> hyper::Result<Response<Body>> {
+    // To the server only its own part of the address is said, and who it is is what was checked.
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = path.parse().unwrap_or(Uri::from_static("/"));
+    strip(request.headers_mut());
+    let host = if target.port == 80 { target.host.to_string() } else { target.to_string() };
+    if let Ok(host) = HeaderValue::try_from(host) {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    let mut builder = hyper::client::conn::http1::Builder::new();
+    let (mut sender, connection) = builder.preserve_header_case(true).handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut response = sender.send_request(request).await?;
+    strip(response.headers_mut());
+    Ok(response.map(Either::Left))
+}
+
+/// What speaks of one connection only is not passed on (RFC 9110, 7.6.1).
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let always = [
+        header::CONNECTION,
+        header::PROXY_AUTHORIZATION,
+        header::PROXY_AUTHENTICATE,
+        header::TE,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ];
+    named.into_iter().chain(always).for_each(|name| drop(headers.remove(name)));
+}
+
+fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
+    let rule = refusal.rule.as_ref().map(|rule| format!(" (rule `{rule}`)")).unwrap_or_default();
+    let why = refusal.reason.in_words();
+    let (status, ask) = match refusal.reason {
+        Reason::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "Close some and try again."),
+        reason if reason.is_policy() => (
+            StatusCode::FORBIDDEN,
+            "Ask the person you work for, or the tool `request_access`, if you need it. Trying other ways leads to the same answer.",
+        ),
+        _ => (StatusCode::BAD_GATEWAY, "Check the name and the port."),
+    };
+    page(status, refusal.reason, &format!("{target} was not reached: {why}{rule}. {ask}\n"))
+}
+
+fn page(status: StatusCode, reason: Reason, words: &str) -> Response<Body> {
+    let mut response = Response::new(Either::Right(Full::new(Bytes::from(words.to_owned()))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(WHY, HeaderValue::from_static(reason.code()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

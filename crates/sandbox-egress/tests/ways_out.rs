@@ -1,0 +1,298 @@
+//! Real connections through the proxy, to servers on loopback that a rule of the test names. Names are asked of a name
+//! server that the test runs, which lies when it is told to.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should say where")]
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use hickory_proto::{
+    op::Message,
+    rr::{RData, Record as DnsRecord, RecordType, rdata},
+};
+use sandbox_egress::{Effect, Engine, Protocol, Reason, Record, Resolver, Rule, Rules, Verdict};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+};
+
+/// Everything around one sandbox's way out.
+struct World {
+    engine: Arc<Engine>,
+    proxy: SocketAddr,
+    records: Arc<Mutex<Vec<Record>>>,
+    questions: Arc<AtomicUsize>,
+    /// Connections that arrived at the server.
+    arrived: Arc<AtomicUsize>,
+    port: u16,
+}
+
+fn allow(hosts: &[&str], within: &[&str]) -> Rule {
+    Rule {
+        name: hosts.join(" "),
+        effect: Effect::Allow,
+        hosts: hosts.iter().map(|host| host.parse().unwrap()).collect(),
+        ports: Vec::new(),
+        protocol: Protocol::Tcp,
+        within: within.iter().map(|block| block.parse().unwrap()).collect(),
+    }
+}
+
+fn deny(hosts: &[&str]) -> Rule {
+    Rule { effect: Effect::Deny, ..allow(hosts, &[]) }
+}
+
+impl World {
+    /// With a server on loopback that answers each line with `served: ` and the line, and a name server that gives these
+    /// addresses one after the other, and then the last for ever.
+    async fn new(rules: Vec<Rule>, addresses: &[&str]) -> Self {
+        let (records, questions, arrived) = (Arc::default(), Arc::default(), Arc::default());
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        tokio::spawn(serve(server, Arc::clone(&arrived)));
+        let names = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let resolver = Resolver::with_server(names.local_addr().unwrap()).unwrap();
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        tokio::spawn(lie(names, addresses, Arc::clone(&questions)));
+        let engine = Engine::new(Rules(rules), resolver, Vec::new(), {
+            let records: Arc<Mutex<Vec<Record>>> = Arc::clone(&records);
+            move |record| records.lock().unwrap().push(record)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = listener.local_addr().unwrap();
+        tokio::spawn({
+            let engine = Arc::clone(&engine);
+            async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(Arc::clone(&engine).serve_proxy(stream));
+                }
+            }
+        });
+        Self { engine, proxy, records, questions, arrived, port }
+    }
+
+    /// Says this to the proxy and ends; everything that it answers.
+    async fn say(&self, words: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.proxy).await.unwrap();
+        stream.write_all(words).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    async fn connect(&self, host: &str, then: &[u8]) -> String {
+        let head = format!("CONNECT {host}:{} HTTP/1.1\r\nHost: x\r\n\r\n", self.port);
+        self.say(&[head.as_bytes(), then].concat()).await
+    }
+
+    async fn socks(&self, name: &str, then: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.proxy).await.unwrap();
+        let request =
+            [&[5, 1, 0, 5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &self.port.to_be_bytes(), then].concat();
+        stream.write_all(&request).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    }
+
+    fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::SeqCst)
+    }
+
+    /// The verdict of the last connection that has ended.
+    async fn last(&self) -> Record {
+        for _ in 0..200 {
+            if let Some(record) = self.records.lock().unwrap().last() {
+                return record.clone();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("nothing was recorded")
+    }
+}
+
+async fn serve(listener: TcpListener, arrived: Arc<AtomicUsize>) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let arrived = Arc::clone(&arrived);
+        tokio::spawn(async move {
+            let mut words = Vec::new();
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                if words.is_empty() {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                }
+                words.extend_from_slice(&buffer[..length]);
+                if words.ends_with(b"\n") {
+                    break;
+                }
+            }
+            let text = String::from_utf8_lossy(&words).replace('\r', "");
+            let body = format!("served: {text}");
+            let reply = if text.starts_with("GET") {
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+            } else {
+                body
+            };
+            let _ = stream.write_all(reply.as_bytes()).await;
+        });
+    }
+}
+
+/// A name server whose answers change.
+async fn lie(socket: UdpSocket, addresses: Vec<IpAddr>, questions: Arc<AtomicUsize>) {
+    let mut buffer = [0; 1024];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+        let question = Message::from_vec(&buffer[..length]).unwrap();
+        let mut reply = Message::response(question.metadata.id, question.metadata.op_code);
+        let query = question.queries[0].clone();
+        if query.query_type() == RecordType::A {
+            let at = questions.fetch_add(1, Ordering::SeqCst);
+            if let Some(IpAddr::V4(address)) = addresses.get(at).or(addresses.last()) {
+                reply.add_answers([DnsRecord::from_rdata(query.name().clone(), 0, RData::A(rdata::A(*address)))]);
+            }
+        }
+        reply.add_query(query);
+        socket.send_to(&reply.to_vec().unwrap(), from).await.unwrap();
+    }
+}
+
+/// The first message of a TLS client that wants this server.
+fn hello(name: &str) -> Vec<u8> {
+    let list = [&[0][..], &(name.len() as u16).to_be_bytes(), name.as_bytes()].concat();
+    let names = [&(list.len() as u16).to_be_bytes()[..], &list].concat();
+    let extension =
+        if name.is_empty() { Vec::new() } else { [&[0, 0][..], &(names.len() as u16).to_be_bytes(), &names].concat() };
+    let body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0], &(extension.len() as u16).to_be_bytes(), &extension]
+        .concat();
+    let message = [&[1][..], &(body.len() as u32).to_be_bytes()[1..], &body].concat();
+    [&[0x16, 3, 1][..], &(message.len() as u16).to_be_bytes(), &message].concat()
+}
+
+const HERE: &[&str] = &["127.0.0.0/8"];
+
+#[tokio::test]
+async fn what_is_allowed_works_by_connect_by_whole_address_and_by_socks() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let answer = world.connect("A.Example.", b"hello\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("served: hello\n"), "{answer}");
+    let record = world.last().await;
+    assert_eq!((record.verdict, record.rule.as_deref()), (Verdict::Allowed, Some("a.example")));
+    assert_eq!((record.sent, record.received), (6, 14));
+    assert_eq!(record.address, Some((Ipv4Addr::LOCALHOST, world.port).into()));
+    let request = format!(
+        "GET http://a.example:{}/x?y HTTP/1.1\r\nHost: evil.example\r\nProxy-Connection: keep-alive\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-Kept: 1\r\n\r\n",
+        world.port
+    );
+    let answer = world.say(request.as_bytes()).await;
+    assert!(answer.contains("served: GET /x?y HTTP/1.1"), "{answer}");
+    let lower = answer.to_lowercase();
+    assert!(lower.contains(&format!("host: a.example:{}", world.port)) && lower.contains("x-kept: 1"), "{answer}");
+    assert!(!lower.contains("evil") && !lower.contains("x-hop") && !lower.contains("proxy-connection"), "{answer}");
+    let answer = world.socks("a.example", b"hello\n").await;
+    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    assert!(answer.ends_with(b"served: hello\n"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_allowed_gets_a_page_that_says_why_and_is_never_looked_up() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    for host in
+        ["b.example", "x.a.example", "127.0.0.1", "[::1]", "2130706433", "0x7f.1", "localhost", "[::ffff:127.0.0.1]"]
+    {
+        let answer = world.connect(host, b"hello\n").await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("x-sandbox-denied: no_rule"), "{host}: {answer}");
+        assert!(answer.contains("request_access"), "{answer}");
+    }
+    for host in ["a.example\0.b", "user@a.example", "a.example@evil", "[fe80::1%25lo]", "a..example"] {
+        let answer = world.connect(host, b"hello\n").await;
+        assert!(answer.starts_with("HTTP/1.1 400") || answer.is_empty(), "{host}: {answer}");
+    }
+    assert_eq!(world.socks("b.example", b"hello\n").await, [5, 0, 5, 2, 0, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((world.arrived(), world.questions.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_public_name_that_leads_inside_is_refused() {
+    for (address, reason) in [
+        ("127.0.0.1", "loopback"),
+        ("10.0.0.1", "private_network"),
+        ("169.254.169.254", "link_local"),
+        ("100.64.0.1", "private_network"),
+        ("0.0.0.0", "special_address"),
+        ("224.0.0.1", "special_address"),
+    ] {
+        let world = World::new(vec![allow(&["*"], &[])], &[address]).await;
+        let answer = world.connect("rebind.example", b"hello\n").await;
+        assert!(answer.contains(&format!("x-sandbox-denied: {reason}")), "{address}: {answer}");
+        assert_eq!(world.arrived(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
+    // The name server says something harmless first and something else ever after.
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1", "127.0.0.2"]).await;
+    let answer = world.connect("a.example", b"hello\n").await;
+    assert!(answer.ends_with("served: hello\n"), "{answer}");
+    assert_eq!(world.questions.load(Ordering::SeqCst), 1, "it was asked twice");
+}
+
+#[tokio::test]
+async fn tls_must_name_the_server_that_was_allowed() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    for (name, reason) in
+        [("b.example", Reason::TlsOtherName), ("", Reason::TlsNameHidden), ("127.0.0.1", Reason::TlsBroken)]
+    {
+        world.records.lock().unwrap().clear();
+        let answer = world.connect("a.example", &hello(name)).await;
+        assert!(!answer.contains("served"), "{answer}");
+        assert_eq!(world.last().await.verdict, Verdict::Denied(reason), "{name}");
+    }
+    // Cut off in the middle it may not leave either.
+    world.records.lock().unwrap().clear();
+    world.connect("a.example", &hello("b.example")[..20]).await;
+    assert_eq!(world.last().await.verdict, Verdict::Denied(Reason::TlsBroken));
+    assert_eq!(world.arrived(), 0, "bytes of a denied hello arrived");
+    world.connect("a.example", &[&hello("A.example")[..], b"\n"].concat()).await;
+    assert_eq!(world.arrived(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_is_denied_is_not_reached_by_its_address() {
+    let world = World::new(vec![deny(&["*.registry.example"]), allow(&["*", "127.0.0.1"], &[])], &["127.0.0.1"]).await;
+    assert!(world.connect("127.0.0.1", b"hello\n").await.contains("403"), "`*` names no addresses");
+    world.engine.set_rules(Rules(vec![deny(&["*.registry.example"]), allow(&["127.0.0.1"], &[])]));
+    assert!(world.connect("127.0.0.1", b"hello\n").await.ends_with("served: hello\n"));
+    let arrived = world.arrived();
+    for name in ["a.registry.example", ""] {
+        world.connect("127.0.0.1", &hello(name)).await;
+    }
+    assert_eq!(world.arrived(), arrived);
+    world.connect("127.0.0.1", &[&hello("b.example")[..], b"\n"].concat()).await;
+    assert_eq!(world.arrived(), arrived + 1);
+}
+
+#[tokio::test]
+async fn rules_that_change_hold_at_once() {
+    let world = World::new(Vec::new(), &["127.0.0.1"]).await;
+    assert!(world.connect("a.example", b"hello\n").await.contains("403"));
+    world.engine.set_rules(Rules(vec![allow(&["a.example"], HERE)]));
+    assert!(world.connect("a.example", b"hello\n").await.ends_with("served: hello\n"));
+    world.engine.set_rules(Rules(Vec::new()));
+    assert!(world.connect("a.example", b"hello\n").await.contains("403"));
+}
+
+#[tokio::test]
+async fn nobody_answering_is_told_apart_from_nobody_allowed() {
+    let world = World::new(vec![allow(&["*"], HERE)], &["127.0.0.1"]).await;
+    let head = "CONNECT a.example:1 HTTP/1.1\r\nHost: x\r\n\r\n";
+    let answer = world.say(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("x-sandbox-denied: refused"), "{answer}");
+}
