@@ -25,7 +25,9 @@ mod ids;
 mod landlock;
 mod launcher;
 mod layers;
+mod netlink;
 mod network;
+mod nft;
 mod places;
 mod plan;
 mod prepared;
@@ -50,6 +52,7 @@ mod unlinked;
 pub mod wall;
 #[cfg(not(feature = "breakable"))]
 mod wall;
+pub mod way_out;
 mod wire;
 
 use std::{path::Path, sync::Arc};

@@ -1,0 +1,236 @@
+//! The only way out of a sandbox's network: listeners of ours in it.
+//!
+//! The network has a loopback interface and nothing else. Every address is made local, and what is sent to any other than
+//! loopback's own is redirected to the listeners, which belong to the server outside. So a program that knows no proxy
+//! works as it is, and what no rule catches goes nowhere: there is no route.
+//!
+//! Made by the launcher in a network namespace that it has just made; nobody inside has the right to change it.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+
+use crate::{
+    netlink::{Attributes, Message, tell},
+    nft,
+};
+
+/// The proxy, for programs that know one.
+pub const PROXY_PORT: u16 = 3128;
+/// Whatever was redirected.
+const REDIRECTED_PORT: u16 = 3129;
+/// Questions for names.
+const DNS_PORT: u16 = 3153;
+/// Where names are asked for. No answer comes from there: it is redirected as everything.
+pub const DNS_SERVER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 53);
+/// The sandbox's own addresses, beside loopback's.
+const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x616e, 0x6462, 0x6f78, 1, 0, 0, 1);
+
+/// Sockets in the sandbox's network that belong to us.
+pub struct Listeners {
+    /// For the proxy.
+    pub proxy: OwnedFd,
+    /// For redirected connections; IPv6 where the kernel has it.
+    pub redirected: Vec<OwnedFd>,
+    /// For questions over UDP.
+    pub dns: Vec<OwnedFd>,
+}
+
+/// Makes it, in the network namespace that this process is in. Loopback is up.
+pub fn make() -> io::Result<Listeners> {
+    let six = has_ipv6();
+    let mut routes = vec![address(&OWN_V4.octets()), local_default(&OWN_V4.octets())];
+    if six {
+        routes.extend([address(&OWN_V6.octets()), local_default(&OWN_V6.octets())]);
+    }
+    tell(None, &routes)?;
+    tell(Some(netlink::NETFILTER), &filters())?;
+    let (four, long) = (std::net::IpAddr::from(Ipv4Addr::LOCALHOST), std::net::IpAddr::from(Ipv6Addr::LOCALHOST));
+    let families: &[_] = if six { &[four, long] } else { &[four] };
+    let bound = |kind, port| families.iter().map(move |address| bind(kind, SocketAddr::new(*address, port)));
+    Ok(Listeners {
+        proxy: bind(SocketType::STREAM, SocketAddr::new(four, PROXY_PORT))?,
+        redirected: bound(SocketType::STREAM, REDIRECTED_PORT).collect::<io::Result<_>>()?,
+        dns: bound(SocketType::DGRAM, DNS_PORT).collect::<io::Result<_>>()?,
+    })
+}
+
+fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/self/net/if_inet6").exists()
+        && bind(SocketType::DGRAM, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).is_ok()
+}
+
+fn bind(kind: SocketType, address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    rustix::net::bind(&socket, &address)?;
+    if kind == SocketType::STREAM {
+        rustix::net::listen(&socket, 1024)?;
+    }
+    Ok(socket)
+}
+
+/// The loopback interface is the first of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// A message for the loopback interface to have this address; see rtnetlink(7).
+fn address(bytes: &[u8]) -> Message {
+    let head = [family(bytes), (bytes.len() * 8) as u8, libc::IFA_F_NODAD as u8, 0];
+    let attributes = Attributes::default().with(libc::IFA_LOCAL, bytes).with(libc::IFA_ADDRESS, bytes);
+    let body = [&head[..], &LOOPBACK.to_ne_bytes(), attributes.bytes()].concat();
+    Message { kind: libc::RTM_NEWADDR, flags: CREATE, answered: true, body }
+}
+
+/// A message that makes every address local, with this one as the sender's.
+fn local_default(source: &[u8]) -> Message {
+    let scope = if source.len() == 4 { libc::RT_SCOPE_HOST } else { libc::RT_SCOPE_UNIVERSE };
+    let head = [family(source), 0, 0, 0, libc::RT_TABLE_LOCAL, libc::RTPROT_BOOT, scope, libc::RTN_LOCAL];
+    let attributes = Attributes::default().with(libc::RTA_OIF, &LOOPBACK.to_ne_bytes()).with(libc::RTA_PREFSRC, source);
+    let body = [&head[..], &[0; 4], attributes.bytes()].concat();
+    Message { kind: libc::RTM_NEWROUTE, flags: CREATE, answered: true, body }
+}
+
+fn family(address: &[u8]) -> u8 {
+    (if address.len() == 4 { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+/// In nft's words:
+///
+/// ```text
+/// table inet sandbox {
+///   chain out { type nat hook output priority -100
+///     ip daddr 127.0.0.0/8 accept; ip daddr OWN accept; ip6 daddr ::1 accept; ip6 daddr OWN accept
+///     meta l4proto tcp redirect to :3129
+///     udp dport 53 redirect to :3153 }
+///   chain in { type filter hook input priority 0; policy drop
+///     (the same four); ct state established,related accept; reject }
+/// }
+/// ```
+fn filters() -> Vec<Message> {
+    let ours = || {
+        [
+            nft::to_v4(Ipv4Addr::new(127, 0, 0, 0), [255, 0, 0, 0]),
+            nft::to_v4(OWN_V4, [255; 4]),
+            nft::to_v6(Ipv6Addr::LOCALHOST),
+            nft::to_v6(OWN_V6),
+        ]
+        .map(|matching| [matching, vec![nft::accept()]].concat())
+    };
+    let mut messages =
+        vec![nft::edge(nft::BEGIN), nft::table(), nft::chain("out", "nat", nft::OUTPUT, -100, nft::ACCEPT)];
+    messages.push(nft::chain("in", "filter", nft::INPUT, 0, nft::DROP));
+    messages.extend(ours().iter().map(|expressions| nft::rule("out", expressions)));
+    let tcp = [nft::over(libc::IPPROTO_TCP), nft::redirect(REDIRECTED_PORT)].concat();
+    let dns = [nft::over(libc::IPPROTO_UDP), nft::port(53), nft::redirect(DNS_PORT)].concat();
+    messages.extend([nft::rule("out", &tcp), nft::rule("out", &dns)]);
+    messages.extend(ours().iter().map(|expressions| nft::rule("in", expressions)));
+    messages.push(nft::rule("in", &[nft::belongs_to_known(), vec![nft::accept()]].concat()));
+    messages.push(nft::rule("in", &[nft::reject()]));
+    messages.push(nft::edge(nft::END));
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read, Write},
+        net::{TcpListener, TcpStream, UdpSocket},
+        process::Command,
+        time::Duration,
+    };
+
+    use super::*;
+
+    /// Says that this process is in a network of its own.
+    const INSIDE: &str = "SANDBOX_TEST_INSIDE";
+
+    /// Runs a test in a network namespace of its own, as anybody may make one.
+    fn inside(name: &str, test: impl FnOnce()) {
+        if std::env::var_os(INSIDE).is_some() {
+            return test();
+        }
+        let own = std::env::current_exe().expect("this program");
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net"]).arg(own).args(["--exact", "--nocapture", name]).env(INSIDE, "1");
+        let output = command.output().expect("unshare is part of every Linux");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+    }
+
+    fn made() -> Listeners {
+        crate::sys::loopback_up().expect("loopback");
+        make().expect("a way out")
+    }
+
+    #[test]
+    fn every_connection_ends_at_our_listener_and_nothing_else_goes_anywhere() {
+        inside("way_out::tests::every_connection_ends_at_our_listener_and_nothing_else_goes_anywhere", || {
+            let Listeners { redirected, dns, proxy } = made();
+            for (socket, wanted) in redirected.into_iter().zip(["8.8.8.8:443", "[2606:4700::1111]:22"]) {
+                let listener = TcpListener::from(socket);
+                listener.set_nonblocking(false).expect("blocking");
+                let wanted: SocketAddr = wanted.parse().expect("an address");
+                let mut client = TcpStream::connect(wanted).expect("connected");
+                let (mut served, _) = listener.accept().expect("accepted");
+                let original = if wanted.is_ipv4() {
+                    rustix::net::sockopt::ip_original_dst(&served).map(SocketAddr::V4)
+                } else {
+                    rustix::net::sockopt::ipv6_original_dst(&served).map(SocketAddr::V6)
+                };
+                assert_eq!(original.expect("where it was for"), wanted);
+                client.write_all(b"out").expect("sent");
+                served.write_all(b"in").expect("sent");
+                let mut answer = [0; 3];
+                served.read_exact(&mut answer).expect("read");
+                client.read_exact(&mut answer[..2]).expect("read");
+                assert_eq!(&answer, b"int");
+                assert_ne!(client.local_addr().expect("own").ip(), wanted.ip());
+            }
+            for (socket, server) in dns.into_iter().zip(["198.19.0.53:53", "[2606:4700::1111]:53"]) {
+                let responder = UdpSocket::from(socket);
+                responder.set_nonblocking(false).expect("blocking");
+                let client =
+                    UdpSocket::bind(if server.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" }).expect("bound");
+                client.send_to(b"question", server).expect("sent");
+                let mut buffer = [0; 20];
+                let (_, from) = responder.recv_from(&mut buffer).expect("received");
+                responder.send_to(b"answer", from).expect("answered");
+                client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+                let (length, from) = client.recv_from(&mut buffer).expect("an answer");
+                assert_eq!((&buffer[..length], from.to_string().as_str()), (&b"answer"[..], server));
+            }
+            // Other datagrams are refused at once, and do not come to somebody who listens inside.
+            let listening = UdpSocket::bind("0.0.0.0:4000").expect("bound");
+            listening.set_nonblocking(true).expect("not blocking");
+            for wanted in ["8.8.8.8:4000", "[2606:4700::1111]:4000", "224.0.0.1:4000"] {
+                let client =
+                    UdpSocket::bind(if wanted.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" }).expect("bound");
+                client.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+                let sent =
+                    client.connect(wanted).and_then(|()| client.send(b"x")).and_then(|_| client.recv(&mut [0; 9]));
+                assert!(sent.is_err(), "{wanted}: {sent:?}");
+                assert_eq!(
+                    listening.recv(&mut [0; 9]).map_err(|error| error.kind()),
+                    Err(ErrorKind::WouldBlock),
+                    "{wanted}"
+                );
+            }
+            // Loopback and the own address stay what they are.
+            for own in ["127.0.0.1:5000", "198.19.0.1:5000"] {
+                assert_eq!(
+                    TcpStream::connect(own).map_err(|error| error.kind()).err(),
+                    Some(ErrorKind::ConnectionRefused)
+                );
+                let listener = TcpListener::bind(own).expect("bound");
+                let client = TcpStream::connect(own).expect("connected");
+                assert_eq!(listener.accept().expect("accepted").1, client.local_addr().expect("own"));
+            }
+            drop(proxy);
+        });
+    }
+}
