@@ -28,7 +28,7 @@ use crate::{
     folder::{self, Lock},
     host::Host,
     ids::SLOTS,
-    launcher::{Order, Report},
+    orders::{Order, Report},
     plan,
     prepared::Prepared,
     probe,

@@ -23,8 +23,9 @@ use sandbox_executor::boot::FIRST_FREE_FD;
 use crate::{
     birth::{self, Started, Supplies, memory_file},
     enact::{self, Baggage},
-    plan::{Access, Plan, Step},
+    plan::Plan,
     seccomp,
+    steps::{Access, Step},
     sys::{self, Cloned},
     wall::{self, Wall},
     wire,

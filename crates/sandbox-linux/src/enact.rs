@@ -24,7 +24,8 @@ use crate::{
     landlock,
     layers::{self, Layers, attach, clone_tree},
     places,
-    plan::{self, Confinement, Plan, RootSource, Step},
+    plan::{Confinement, Plan, RootSource},
+    steps::{Access, Step},
     sys::{self, Instruction},
     wall::{self, Wall},
     wire,
@@ -166,20 +167,20 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
     let open = |step: &Step| match step {
         Step::Bind { source, access, .. } => Some(open_source(source, *access).step(|| format!("{step:?}"))),
         Step::Place { source: Some(source), .. } => {
-            Some(open_source(source, plan::Access::Write).step(|| format!("{step:?}")))
+            Some(open_source(source, Access::Write).step(|| format!("{step:?}")))
         }
         Step::Zeros { source } | Step::Cover { stub: source, .. } => {
-            Some(open_source(source, plan::Access::Read).step(|| format!("{step:?}")))
+            Some(open_source(source, Access::Read).step(|| format!("{step:?}")))
         }
         _ => None,
     };
     steps.iter().filter_map(open).collect()
 }
 
-fn open_source(source: &Path, access: plan::Access) -> io::Result<OwnedFd> {
+fn open_source(source: &Path, access: Access) -> io::Result<OwnedFd> {
     let tree = clone_tree(source)?;
     let read_only = match access {
-        plan::Access::Read if wall::stands(Wall::ReadOnlyRoot) => MountAttrFlags::MOUNT_ATTR_RDONLY,
+        Access::Read if wall::stands(Wall::ReadOnlyRoot) => MountAttrFlags::MOUNT_ATTR_RDONLY,
         _ => MountAttrFlags::empty(),
     };
     sys::set_mount_attributes(tree.as_fd(), read_only | harmless(), None)?;

@@ -16,9 +16,8 @@ use rustix::{
     event::{Timespec, epoll},
     process::Signal,
 };
-use sandbox_core::{Bytes, SessionId, Usage};
+use sandbox_core::{Bytes, Usage};
 use sandbox_executor::boot::BootReport;
-use serde::{Deserialize, Serialize};
 
 use crate::{
     balance::Balance,
@@ -28,61 +27,14 @@ use crate::{
     executor_image,
     host::Host,
     network::Stocked,
+    orders::{Order, Report},
     plan::{Plan, Watch},
-    spare::{Shelf, Stamp},
     stage,
     supervise::Supervisor,
-    sys::{self, Cloned},
-    tree, wire,
+    sys::{self, Cloned, ended},
+    trash::Trash,
+    wire,
 };
-
-/// What a server can ask.
-#[derive(Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Order {
-    Create {
-        ticket: u64,
-        plan: Box<Plan>,
-    },
-    /// Ends a sandbox if it runs, and removes its folder and cgroup.
-    Destroy {
-        ticket: u64,
-        name: String,
-    },
-    Usage {
-        ticket: u64,
-        name: String,
-    },
-}
-
-/// What a server is told.
-#[derive(Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Report {
-    /// The first one: what this machine offers.
-    Ready(Box<Host>),
-    /// It cannot work at all.
-    Unusable(String),
-    /// A sandbox's executor answers; its pidfd and a connection to it come along.
-    Created {
-        ticket: u64,
-        pid: i32,
-    },
-    Failed {
-        ticket: u64,
-        why: String,
-    },
-    Destroyed {
-        ticket: u64,
-    },
-    Used {
-        ticket: u64,
-        usage: Usage,
-    },
-    Ended {
-        name: String,
-    },
-}
 
 /// Where a server talks with it.
 fn control() -> BorrowedFd<'static> {
@@ -91,8 +43,6 @@ fn control() -> BorrowedFd<'static> {
 
 const CONTROL: u64 = 0;
 const DISK_EVERY: Duration = Duration::from_secs(1);
-const SWEEP_AFTER: Duration = Duration::from_millis(20);
-const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 /// Whoever wanted one sandbox may want more, but nobody waits for the stock: a birth takes less than this.
 const STOCK_AFTER: Duration = Duration::from_millis(10);
 
@@ -124,12 +74,7 @@ struct Launcher {
     serving: bool,
     disk: DiskWatch,
     balance: Balance,
-    /// Folders of sandboxes as they were before those ran.
-    stamps: HashMap<String, Stamp>,
-    /// The same of those in the trash.
-    trash: HashMap<String, Stamp>,
-    sweep_at: Option<Instant>,
-    sweeper: Option<OwnedFd>,
+    trash: Trash,
     stock_at: Option<Instant>,
     /// Processes that answer a question and end.
     helpers: Vec<OwnedFd>,
@@ -180,8 +125,7 @@ impl Launcher {
             running: None,
         };
         let nursery = Nursery::new(executor_image::load()?)?;
-        // An earlier launcher may have been killed before it had removed everything.
-        let sweep_at = has_trash(&host.state).then(Instant::now);
+        let trash = Trash::of(&host.state);
         let live = HashMap::new();
         Ok(Self {
             host,
@@ -192,10 +136,7 @@ impl Launcher {
             serving: true,
             disk,
             balance: Balance::new(),
-            stamps: HashMap::new(),
-            trash: HashMap::new(),
-            sweep_at,
-            sweeper: None,
+            trash,
             stock_at: None,
             helpers: Vec::new(),
         })
@@ -203,7 +144,7 @@ impl Launcher {
 
     fn work(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
-        while self.serving || !self.live.is_empty() || self.sweep_at.is_some() {
+        while self.serving || !self.live.is_empty() || self.trash.due().is_some() {
             let timeout = self
                 .until_due()
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -227,7 +168,7 @@ impl Launcher {
         let supervisors = self.live.values().filter_map(|live| live.supervisor.as_ref()?.due());
         let disk = (!self.live.is_empty()).then_some(self.disk.due);
         let balance = self.balance.due(&self.host.cgroup).filter(|_| !self.live.is_empty());
-        let next = supervisors.chain(disk).chain(balance).chain(self.sweep_at).chain(self.stock_at).min()?;
+        let next = supervisors.chain(disk).chain(balance).chain(self.trash.due()).chain(self.stock_at).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -256,7 +197,7 @@ impl Launcher {
 
     fn create(&mut self, ticket: u64, plan: &Plan) {
         let born = birth::make_folders(plan).and_then(|()| {
-            self.stamps.extend(Stamp::of(&plan.folder).map(|stamp| (plan.name.clone(), stamp)));
+            self.trash.expect(&plan.name, &plan.folder);
             self.nursery.bear(plan, &self.host)
         });
         let newborn = match born {
@@ -335,7 +276,7 @@ impl Launcher {
             self.nursery.networks.take_back(network);
         }
         if !live.destroying.is_empty() {
-            self.discard(&live.folder);
+            self.trash.take(&live.folder);
             live.destroying.iter().for_each(|&ticket| self.destroyed(ticket));
         }
     }
@@ -347,7 +288,7 @@ impl Launcher {
             return;
         }
         self.host.cgroup.remove(name);
-        self.discard(&self.host.state.join("sandboxes").join(name));
+        self.trash.take(&self.host.state.join("sandboxes").join(name));
         self.destroyed(ticket);
     }
 
@@ -355,18 +296,6 @@ impl Launcher {
         self.report(&Report::Destroyed { ticket }, &[]);
         // Now nobody waits for us. What could not be looked at is not used again.
         let _ = self.nursery.networks.inspect();
-    }
-
-    /// Removing many files takes long, a rename does not.
-    fn discard(&mut self, folder: &Path) {
-        let trash = self.host.state.join("trash");
-        let _ = fs::create_dir(&trash);
-        let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return };
-        let stamp = self.stamps.remove_entry(name);
-        if fs::rename(folder, trash.join(name)).is_ok() {
-            self.trash.extend(stamp);
-            self.sweep_at = Some(Instant::now() + SWEEP_AFTER);
-        }
     }
 
     /// Counting files may take long, and others must not wait: a process of its own does it, and answers itself.
@@ -405,8 +334,8 @@ impl Launcher {
             self.disk.due = now + DISK_EVERY;
             self.watch_disk();
         }
-        if self.sweep_at.is_some_and(|at| at <= now) {
-            self.sweep(now);
+        if self.trash.due().is_some_and(|due| due <= now) {
+            self.trash.sweep(now, self.serving);
         }
         if self.stock_at.is_some_and(|at| at <= now) {
             let more = self.serving && matches!(self.nursery.networks.stock(), Ok(Stocked::More));
@@ -473,60 +402,12 @@ impl Launcher {
         }
         worked
     }
-
-    /// The process that removes files goes on by itself if we end meanwhile.
-    fn sweep(&mut self, now: Instant) {
-        self.sweep_at = None;
-        if let Some(sweeper) = self.sweeper.take() {
-            if !ended(&sweeper) {
-                self.sweeper = Some(sweeper);
-                self.sweep_at = Some(now + SWEEP_AFTER * 5);
-                return;
-            }
-            if !has_trash(&self.host.state) {
-                return;
-            }
-        }
-        match sys::clone(0, None) {
-            Ok(Cloned::Child) => {
-                empty_trash(&self.host.state, &self.trash);
-                sys::exit_now(0)
-            }
-            Ok(Cloned::Parent { pidfd, .. }) => {
-                self.sweeper = Some(pidfd);
-                self.trash.clear();
-                // Somebody may still have had the lock of a folder, so there is a second look.
-                self.sweep_at = self.serving.then_some(now + SWEEP_AGAIN);
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 impl Live {
     fn look_at_files(&self) -> Look {
         disk::look(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
     }
-}
-
-/// What has the name of a sandbox is kept if it can be, by whoever gets its lock; the rest is only ever deleted.
-fn empty_trash(state: &Path, stamps: &HashMap<String, Stamp>) {
-    let mut shelf = Shelf::of(state);
-    for entry in fs::read_dir(state.join("trash")).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if let Some(name) = entry.file_name().to_str()
-            && name.parse::<SessionId>().is_ok()
-        {
-            shelf.retire(&path, None, stamps.get(name).copied());
-        } else if fs::remove_file(&path).is_err() {
-            let _ = tree::clear(&path);
-            let _ = fs::remove_dir(&path);
-        }
-    }
-}
-
-fn has_trash(state: &Path) -> bool {
-    fs::read_dir(state.join("trash")).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn first_report(contact: &Contact) -> BootReport {
@@ -536,9 +417,4 @@ fn first_report(contact: &Contact) -> BootReport {
             .unwrap_or_else(|_| BootReport::Failed("the executor said something strange".into())),
         _ => BootReport::Failed("the executor ended before it was ready".into()),
     }
-}
-
-fn ended(pidfd: &OwnedFd) -> bool {
-    let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
-    !matches!(rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
 }

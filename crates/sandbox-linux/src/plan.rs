@@ -10,7 +10,7 @@ use std::{
 
 use sandbox_core::{
     Bytes, Control, Enforcement, Held, Image, Result, SandboxSpec,
-    policy::{Capabilities, DeniedPrograms, Root, User},
+    policy::{Capabilities, Root, User},
 };
 use sandbox_executor::boot::{Attachment, Boot, Identity, OomCounter};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cgroup::CgroupLimits,
     counts::{Counts, Memory},
+    holdings,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
     layers::Layers,
@@ -25,6 +26,7 @@ use crate::{
     root,
     seccomp::{Chosen, Filter, Narrowing},
     security_module::Label,
+    steps::{self, Step},
     wall::{self, Wall},
 };
 
@@ -34,34 +36,6 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
 const HISTORY: Bytes = Bytes::mib(4);
-
-/// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
-/// without being of use to a program that runs here.
-const MASKED: [&str; 21] = [
-    "acpi",
-    "asound",
-    "bus",
-    "cmdline",
-    "config.gz",
-    "consoles",
-    "diskstats",
-    "driver",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "kallsyms",
-    "kcore",
-    "keys",
-    "latency_stats",
-    "partitions",
-    "pressure",
-    "sched_debug",
-    "scsi",
-    "timer_list",
-    "tty",
-];
-/// Cannot be changed.
-const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,63 +79,6 @@ pub enum RootSource {
     Layers(Layers),
 }
 
-/// One thing done beneath the new root. Targets are relative to it, sources are paths of this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Step {
-    Folder {
-        target: String,
-        mode: u32,
-    },
-    Link {
-        target: String,
-        to: String,
-    },
-    Bind {
-        source: PathBuf,
-        target: String,
-        access: Access,
-    },
-    /// Folders, with a layer of the sandbox's own above them.
-    Layers {
-        target: String,
-        layers: Layers,
-    },
-    Device {
-        name: String,
-    },
-    /// A file of nothing in place of `/dev/zero`: memory that is shared through the device has no owner who could be
-    /// asked for it, so where memory is summed over processes the device is not there.
-    Zeros {
-        source: PathBuf,
-    },
-    Tmpfs {
-        target: String,
-        size: u64,
-        mode: u32,
-    },
-    Proc,
-    Terminals,
-    /// A folder that may be written though the root may not: one of the sandbox's own where there is a source, else what
-    /// is there already. It is made if missing, and belongs to this user inside.
-    Place {
-        source: Option<PathBuf>,
-        target: String,
-        owner: u32,
-    },
-    /// The stub over a program that the policy takes away.
-    Cover {
-        stub: PathBuf,
-        target: String,
-    },
-    Mask {
-        target: String,
-    },
-    Freeze {
-        target: String,
-    },
-}
-
 impl Plan {
     /// All overlays, in the order in which they are mounted.
     pub fn layers(&self) -> impl Iterator<Item = &Layers> {
@@ -175,14 +92,6 @@ impl Plan {
         });
         root.into_iter().chain(steps)
     }
-}
-
-/// What may be done with a bound folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Access {
-    Read,
-    Write,
 }
 
 /// What the first process may do, and so everything after it.
@@ -249,15 +158,15 @@ pub fn plan(
     let user = user_id(spec);
     let ids = id_map(spec, host, slot, user);
     let single = host.ids == IdSource::Single;
-    let (mut enforcement, watch) = holdings(spec, host, &ids);
+    let (mut enforcement, watch) = holdings::of_limits(spec, host, &ids);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     let label = host.security.choose(spec, &mut enforcement);
-    hold_commands(&mut enforcement, spec, host, prepared);
+    holdings::of_commands(&mut enforcement, spec, host, prepared);
     enforcement.satisfies(policy)?;
     let first_id = if single { user } else { 0 };
     // Whoever uses files for commands has to own them.
     let owner = ids.outside(if wall::stands(Wall::ExecutorIdentity) { user } else { first_id });
-    let (root, steps) = (root::source(spec, host, prepared), steps(spec, host, prepared));
+    let (root, steps) = (root::source(spec, host, prepared), steps::steps(spec, host, prepared));
     let cgroup = host.cgroup.covers();
     let supervised_memory = watch.memory.is_some();
     let processors =
@@ -346,7 +255,7 @@ fn listed_folders(executable: &[String], owner: u32) -> Vec<(String, u32)> {
 }
 
 /// Who commands are, inside.
-fn user_id(spec: &SandboxSpec) -> u32 {
+pub fn user_id(spec: &SandboxSpec) -> u32 {
     match spec.policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
         User::Root => 0,
@@ -360,160 +269,8 @@ fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
     if spec.image == Image::Host && wall::stands(Wall::OwnUser) { ids.with_own_user(slot) } else { ids }
 }
 
-/// How every limit is held on this host, and what of it is ours to watch.
-fn holdings(spec: &SandboxSpec, host: &Host, ids: &IdMap) -> (Enforcement, Watch) {
-    let limits = &spec.policy.limits;
-    let covers = host.cgroup.covers();
-    let by = host.cgroup.name();
-    let mut enforcement = Enforcement::default();
-    let mut watch = Watch { disk: Some(limits.disk), ..Watch::default() };
-    if covers.memory {
-        enforcement.hold(Control::Memory, Held::Kernel, format!("{by}: {}", limits.memory));
-    } else {
-        watch.memory = Some(limits.memory);
-        let how = format!(
-            "{} summed over all processes every 10 to 250 ms; each process at most that much by rlimit",
-            limits.memory
-        );
-        enforcement.hold(Control::Memory, Held::Supervised, how);
-    }
-    let cpus = f64::from(limits.cpu_millis) / 1000.0;
-    if covers.cpu {
-        enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors"));
-    } else if limits.cpu_millis.is_multiple_of(1000) {
-        enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}"));
-    } else {
-        watch.cpu_millis = Some(limits.cpu_millis);
-        enforcement.hold(Control::Cpu, Held::Supervised, format!("{cpus} processors by stopping and continuing"));
-    }
-    if covers.pids {
-        enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids));
-    } else if spec.policy.privileges.user == User::Root && host.ids != IdSource::Single {
-        // The kernel counts per user, and root inside may become any of many.
-        watch.pids = Some(limits.pids);
-        let how =
-            format!("{} counted over all processes every 10 to 250 ms; as many for each user by rlimit", limits.pids);
-        enforcement.hold(Control::Pids, Held::Supervised, how);
-    } else {
-        let how = format!("rlimit, counted in the sandbox's own user namespace: {}", limits.pids);
-        enforcement.hold(Control::Pids, Held::Kernel, how);
-    }
-    let how = format!("{} watched; each file at most that much by rlimit", limits.disk);
-    enforcement.hold(Control::Disk, Held::Supervised, how);
-    enforcement.hold(Control::Tmp, Held::Kernel, format!("size of the file system: {}", limits.tmp));
-    enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
-    enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
-    enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
-    enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
-    const SYS_PTRACE: u64 = 1 << 19;
-    let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
-    let (held, identity) = match (host.ids, spec.policy.privileges.user) {
-        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
-        (IdSource::Single, _) | (_, User::Root) => {
-            let how = "the executor has the commands' uid: it is not dumpable and its limits are out of reach, its priority is not";
-            (Held::Kernel, how)
-        }
-        _ => (Held::Kernel, "the executor is another user than the commands"),
-    };
-    let neighbours = if ids.is_own(user_id(spec)) {
-        "no other sandbox has the commands' user"
-    } else {
-        "other sandboxes share the commands' user, for whom the kernel counts pipes and descriptors on their way"
-    };
-    enforcement.hold(Control::ExecutorIdentity, held, format!("{identity}; {neighbours}"));
-    (enforcement, watch)
-}
-
-/// Only where the kernel is asked to hold something: an explanation that comes before a command is no wall.
-fn hold_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, host: &Host, prepared: &Prepared) {
-    let covered = root::covers(host, prepared).len();
-    let left = prepared.covered.len() - covered;
-    let mut how = Vec::new();
-    if spec.policy.commands.denied_programs == DeniedPrograms::Removed {
-        how.push(format!("{covered} denied programs have a stub mounted over them"));
-        if left > 0 {
-            how.push(format!("{left} are links to shared programs, which bwrap cannot cover"));
-        }
-    }
-    let mut held = Held::Kernel;
-    if let Some(files) = &prepared.executable {
-        if spec.policy.filesystem.root == Root::Writable {
-            held = Held::None;
-            how.push(
-                "what may be executed cannot be held where the root may be changed: a listed program could be replaced"
-                    .into(),
-            );
-        } else if host.landlock {
-            how.push(format!("Landlock: {} files and folders may be executed", files.len()));
-            match prepared.missing.as_slice() {
-                [] => {}
-                few if few.len() <= 3 => how.push(format!("listed, but not there: {}", few.join(", "))),
-                many => how.push(format!("{} of the listed programs are not there", many.len())),
-            }
-        } else {
-            held = Held::None;
-            how.push("what may be executed cannot be held: that takes Landlock, which is missing, too old, or not to be had with bwrap".into());
-        }
-    }
-    if !how.is_empty() {
-        enforcement.hold(Control::Commands, held, how.join("; "));
-    }
-}
-
 fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
     known.iter().map(|place| (*place).to_owned()).chain(prepared.places.iter().cloned()).collect()
-}
-
-fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> {
-    let folder = host.state.join("sandboxes").join(spec.id.as_str());
-    let limits = &spec.policy.limits;
-    let mut steps = Vec::with_capacity(64);
-    let open = |target: &str| Step::Folder { target: target.into(), mode: 0o755 };
-    steps.extend(["proc", "dev", "tmp", "workspace", "home", "home/sandbox"].map(open));
-    steps.extend(root::programs(spec, host, prepared));
-    let zeros = if host.cgroup.covers().memory {
-        Step::Device { name: "zero".into() }
-    } else {
-        Step::Zeros { source: host.etc.join("zero") }
-    };
-    steps.extend(devices(limits.tmp, zeros));
-    steps.push(Step::Proc);
-    if wall::stands(Wall::Masks) {
-        steps.extend(MASKED.map(|name| Step::Mask { target: format!("proc/{name}") }));
-    }
-    if wall::stands(Wall::FrozenProc) {
-        steps.extend(FROZEN.map(|name| Step::Freeze { target: format!("proc/{name}") }));
-    }
-    let privileges = &spec.policy.privileges;
-    if (privileges.user == User::Root || privileges.capabilities != Capabilities::NONE) && wall::stands(Wall::Masks) {
-        // Who is root inside, or can become it, could change there how soon the executor is killed for memory.
-        steps.push(Step::Mask { target: "proc/1".into() });
-    }
-    steps.push(Step::Tmpfs { target: "tmp".into(), size: limits.tmp.0, mode: 0o1777 });
-    for (name, target) in [("workspace", "workspace"), ("home", "home/sandbox")] {
-        steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
-    }
-    steps.extend(root::places(spec, &folder, prepared));
-    steps.extend(root::covers(host, prepared));
-    if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
-        steps.push(Step::Freeze { target: ".".into() });
-    }
-    steps
-}
-
-fn devices(tmp: Bytes, zeros: Step) -> Vec<Step> {
-    let mut steps = vec![Step::Tmpfs { target: "dev".into(), size: 64 << 10, mode: 0o755 }];
-    let devices = ["null", "full", "random", "urandom", "tty"];
-    steps.extend(devices.map(|name| Step::Device { name: name.into() }));
-    steps.push(zeros);
-    steps.push(Step::Terminals);
-    steps.push(Step::Folder { target: "dev/shm".into(), mode: 0o1777 });
-    steps.push(Step::Tmpfs { target: "dev/shm".into(), size: tmp.0.min(64 << 20), mode: 0o1777 });
-    let links =
-        [("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")];
-    steps.extend(links.map(|(name, to)| Step::Link { target: format!("dev/{name}"), to: to.into() }));
-    steps.push(Step::Freeze { target: "dev".into() });
-    steps
 }
 
 fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {

@@ -9,8 +9,9 @@ use crate::{
     host::{Host, Top},
     ids::{IdSource, SANDBOX_ID},
     layers::Layers,
-    plan::{Access, Plan, RootSource, Step},
+    plan::{Plan, RootSource},
     prepared::{Covered, Prepared},
+    steps::{Access, Step},
     unavailable::{self, Cover},
     wall::{self, Wall},
 };

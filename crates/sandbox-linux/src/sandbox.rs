@@ -20,7 +20,7 @@ use crate::{
     backend::{Answer, LinuxBackend},
     birth::{self, socket_address},
     folder::{self, Lock},
-    launcher::Order,
+    orders::Order,
     sys,
 };
 

@@ -181,3 +181,9 @@ pub fn processor_time() -> std::time::Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
+
+/// Whether a child of ours has ended; if so it is buried.
+pub fn ended(pidfd: &OwnedFd) -> bool {
+    let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
+    !matches!(rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
+}
