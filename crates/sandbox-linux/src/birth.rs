@@ -96,6 +96,9 @@ impl Nursery {
             _ => None,
         };
         let (status, status_inside) = pair().map_err(BirthError::at("status socket"))?;
+        // Above the numbers that the executor expects others at: what fails late is told too.
+        let status_inside = rustix::io::fcntl_dupfd_cloexec(status_inside, enact::OUT_OF_THE_WAY)
+            .map_err(|error| BirthError::at("status socket")(error.into()))?;
         let (sync, sync_inside) = pair().map_err(BirthError::at("sync socket"))?;
         let filter = self.filters.instructions(&plan.confinement.system_calls);
         let baggage = Baggage {

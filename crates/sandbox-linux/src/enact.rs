@@ -34,6 +34,9 @@ use crate::{
 /// Where the launcher says that a descriptor belongs which is not for the executor: a file of the cgroup, to be entered.
 pub const ENTRY: i32 = 0;
 
+/// Numbers from here on are not the executor's, nor used on the way to them.
+pub const OUT_OF_THE_WAY: i32 = 128;
+
 /// What the new process takes along.
 pub struct Baggage<'a> {
     /// The plan.
@@ -85,6 +88,10 @@ fn enact(baggage: &Baggage<'_>) -> Result<std::convert::Infallible, Failed> {
     rustix::process::chdir(&plan.point).step(|| format!("entering {}", plan.point.display()))?;
     let mut materials = Materials { overlays, sources: open_sources(&plan.steps)?, masked: None };
     let score = open_score().step(|| "opening oom_score_adj".into())?;
+    // It is taken with the next program; by then this process's folder in `/proc` may be covered.
+    if let Some(label) = &plan.confinement.label {
+        label.apply().step(|| label.step())?;
+    }
     become_first_user(plan)?;
     if wall::stands(Wall::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").step(|| "setting the host name".into())?;
@@ -338,9 +345,6 @@ fn confine(
     placements: &[(BorrowedFd<'_>, i32)],
     baggage: &Baggage<'_>,
 ) -> Result<std::convert::Infallible, Failed> {
-    if let Some(label) = &confinement.label {
-        label.apply().step(|| label.step())?;
-    }
     if let Some(count) = confinement.processors {
         limit_processors(count).step(|| format!("using {count} processors"))?;
     }
@@ -361,7 +365,8 @@ fn confine(
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
     }
-    let executor = rustix::io::fcntl_dupfd_cloexec(baggage.executor, 128).step(|| "keeping the executor".into())?;
+    let executor =
+        rustix::io::fcntl_dupfd_cloexec(baggage.executor, OUT_OF_THE_WAY).step(|| "keeping the executor".into())?;
     sys::place_descriptors(placements).step(|| "placing descriptors".into())?;
     if wall::stands(Wall::NoNewPrivs) {
         rustix::thread::set_no_new_privs(true).step(|| "forbidding new privileges".into())?;

@@ -11,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::FlockOperation;
+
 use crate::unavailable;
 
 /// Copied where they exist.
@@ -85,10 +87,11 @@ const MOST_FILES: usize = 20_000;
 pub fn prepare(state: &Path) -> io::Result<PathBuf> {
     let cache = state.join("cache");
     let folder = cache.join(format!("host-{:016x}", fingerprint()));
-    if folder.is_dir() {
+    if hold(&folder) {
         return Ok(folder);
     }
     fs::create_dir_all(&cache)?;
+    remove_unused(&cache);
     let draft = cache.join(format!("draft-{}", std::process::id()));
     let _ = fs::remove_dir_all(&draft);
     build(&draft)?;
@@ -97,7 +100,32 @@ pub fn prepare(state: &Path) -> io::Result<PathBuf> {
         Err(_) if folder.is_dir() => fs::remove_dir_all(&draft)?,
         other => other?,
     }
-    Ok(folder)
+    if hold(&folder) { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Keeps a prepared folder from being removed as long as this process lives. False if it is not there.
+fn hold(folder: &Path) -> bool {
+    let locked = fs::File::open(folder).is_ok_and(|file| {
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        std::mem::forget(file);
+        locked
+    });
+    // Whoever removes it had the lock before.
+    locked && folder.is_dir()
+}
+
+/// Removes those of earlier states of this machine that nobody holds. A launcher lives as long as its sandboxes.
+fn remove_unused(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let unused = entry.file_name().to_string_lossy().starts_with("host-")
+            && fs::File::open(entry.path()).is_ok_and(|file| {
+                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                    && fs::rename(entry.path(), cache.join(format!("draft-{}", std::process::id()))).is_ok()
+            });
+        if unused {
+            let _ = fs::remove_dir_all(cache.join(format!("draft-{}", std::process::id())));
+        }
+    }
 }
 
 fn build(draft: &Path) -> io::Result<()> {
@@ -214,4 +242,24 @@ pub fn fingerprint() -> u64 {
 /// Changes when the file, or what is directly in the folder, does.
 pub fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
     fs::metadata(path).ok().map(|found| (found.mtime(), found.mtime_nsec(), found.size()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_state_of_the_machine_left_is_removed_unless_somebody_holds_it() {
+        let state = tempfile::tempdir().expect("a folder");
+        let cache = state.path().join("cache");
+        for name in ["host-1/etc", "host-2/etc", "ground-1"] {
+            fs::create_dir_all(cache.join(name)).expect("a folder");
+        }
+        assert!(hold(&cache.join("host-2")) && !hold(&cache.join("host-3")));
+        let made = prepare(state.path()).expect("prepared");
+        assert!(made.join("etc/passwd").exists());
+        assert_eq!(["host-1", "host-2", "ground-1"].map(|name| cache.join(name).exists()), [false, true, true]);
+        assert_eq!(prepare(state.path()).expect("prepared"), made);
+        assert_eq!(fs::read_dir(&cache).expect("the cache").count(), 3);
+    }
 }

@@ -134,8 +134,7 @@ impl SecurityModule {
 }
 
 impl Label {
-    /// Takes the label with the next program. Only in a process that has the sandbox's own `/proc` and is about to
-    /// become the executor.
+    /// Takes the label with the next program. Only in a process that is about to become the executor.
     pub fn apply(&self) -> io::Result<()> {
         match self {
             Self::AppArmor { manner, profile } => {
