@@ -44,6 +44,19 @@ pub fn reach(address: IpAddr) -> Reach {
     }
 }
 
+/// The IPv4 address that an IPv6 one is translated to, if it is.
+pub fn translated(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V6(long) => match long.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
+            }
+            _ => None,
+        },
+        IpAddr::V4(_) => None,
+    }
+}
+
 /// The address that is meant: IPv4 where it is only written as IPv6.
 pub fn plain(address: IpAddr) -> IpAddr {
     match address {
@@ -57,7 +70,8 @@ fn reach_v4(address: Ipv4Addr) -> Reach {
     match address.octets() {
         [127, ..] => Reach::Loopback,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Reach::Private,
-        [169, 254, ..] => Reach::LinkLocal,
+        // The last is where one provider's machines find what is otherwise found at the first.
+        [169, 254, ..] | [168, 63, 129, 16] => Reach::LinkLocal,
         // This network, protocol assignments, examples, relays, benchmarks, groups, reserved and broadcast.
         [0, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] | [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => {
             Reach::Special
@@ -74,11 +88,10 @@ fn reach_v6(address: Ipv6Addr) -> Reach {
     };
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Loopback,
-        // IPv4 in IPv6: translated by a well-known prefix, by a local one, tunnelled, and an old way to write it.
+        // IPv4 in IPv6, translated by a well-known prefix.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => inside(high, low),
-        [0x2002, high, low, ..] => inside(high, low),
-        [0, 0, 0, 0, 0, 0, high, low] if high != 0 || low > 1 => inside(high, low),
-        [0, 0, 0, 0, 0xffff, 0, high, low] => inside(high, low),
+        // Tunnelled, which nobody does any longer.
+        [0x2002, ..] => Reach::Special,
         [0x64, 0xff9b, 1, ..] => Reach::Private,
         [0xfc00..=0xfdff, ..] => Reach::Private,
         // Also the old site-local ones.
@@ -91,6 +104,21 @@ fn reach_v6(address: Ipv6Addr) -> Reach {
 }
 
 impl Network {
+    /// Whether all of it is such addresses: a block that is wider means none of them.
+    pub fn is_all(&self, kind: Reach) -> bool {
+        let (last, narrow) = match self.first {
+            IpAddr::V4(first) => {
+                let rest = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                (IpAddr::from(Ipv4Addr::from_bits(first.to_bits() | rest)), self.prefix >= 8)
+            }
+            IpAddr::V6(first) => {
+                let rest = u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                (IpAddr::from(Ipv6Addr::from_bits(first.to_bits() | rest)), self.prefix >= 7)
+            }
+        };
+        narrow && reach(self.first) == kind && reach(last) == kind
+    }
+
     /// Whether an address is in it.
     pub fn holds(&self, address: IpAddr) -> bool {
         match (self.first, plain(address)) {
@@ -162,24 +190,18 @@ mod tests {
     fn every_form_of_an_address_that_is_not_public_is_known() {
         let table = [
             (Reach::Public, "1.1.1.1 8.8.8.8 93.184.215.14 100.63.255.255 172.32.0.1 223.255.255.255 2606:4700::1111"),
-            (Reach::Public, "::ffff:8.8.8.8 64:ff9b::808:808 2002:808:808::1 2a00:1450::1 3fff:1000::1"),
-            (
-                Reach::Loopback,
-                "127.0.0.1 127.255.255.254 ::1 ::ffff:127.0.0.1 64:ff9b::7f00:1 2002:7f00:1:: ::127.0.0.1",
-            ),
+            (Reach::Public, "::ffff:8.8.8.8 64:ff9b::808:808 2a00:1450::1 3fff:1000::1 168.63.129.17"),
+            (Reach::Loopback, "127.0.0.1 127.255.255.254 ::1 ::ffff:127.0.0.1 64:ff9b::7f00:1"),
             (
                 Reach::Private,
                 "10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 100.64.0.1 100.127.255.255 fc00::1 fdff::1",
             ),
-            (
-                Reach::Private,
-                "::ffff:10.0.0.1 64:ff9b::a00:1 2002:a00:1::1 ::ffff:0:10.0.0.1 64:ff9b:1::808:808 ::10.1.2.3",
-            ),
+            (Reach::Private, "::ffff:10.0.0.1 64:ff9b::a00:1 64:ff9b:1::808:808"),
             (
                 Reach::LinkLocal,
                 "169.254.169.254 169.254.0.1 fe80::1 febf::1 fec0::1 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe",
             ),
-            (Reach::LinkLocal, "2002:a9fe:a9fe::"),
+            (Reach::LinkLocal, "168.63.129.16 ::ffff:168.63.129.16"),
             (
                 Reach::Special,
                 "0.0.0.0 0.1.2.3 192.0.0.1 192.0.2.1 192.88.99.1 198.18.0.1 198.19.0.1 198.51.100.1 203.0.113.1",
@@ -188,7 +210,10 @@ mod tests {
                 Reach::Special,
                 "224.0.0.1 239.1.1.1 240.0.0.1 255.255.255.255 :: ff02::1 2001:db8::1 2001::1 100::1 3fff::1",
             ),
-            (Reach::Special, "5f00::1 4000::1 ::ffff:0.0.0.0 64:ff9b::e000:1"),
+            (
+                Reach::Special,
+                "5f00::1 4000::1 ::ffff:0.0.0.0 64:ff9b::e000:1 2002:808:808::1 ::127.0.0.1 ::8.8.8.8 ::ffff:0:8.8.8.8",
+            ),
         ];
         for (expected, addresses) in table {
             for address in addresses.split(' ') {
@@ -203,6 +228,19 @@ mod tests {
             |block: &str, address: &str| block.parse::<Network>().expect(block).holds(address.parse().expect(address));
         assert!(holds("10.0.0.0/8", "10.255.1.2") && !holds("10.0.0.0/8", "11.0.0.0"));
         assert!(holds("10.0.0.0/8", "::ffff:10.1.2.3") && !holds("::/0", "10.1.2.3") && holds("0.0.0.0/0", "10.1.2.3"));
+        let all = |block: &str, kind| block.parse::<Network>().expect(block).is_all(kind);
+        assert!(
+            all("10.0.0.0/8", Reach::Private) && all("10.1.2.3", Reach::Private) && all("fc00::/7", Reach::Private)
+        );
+        assert!(
+            all("127.0.0.1", Reach::Loopback)
+                && all("169.254.169.254/32", Reach::LinkLocal)
+                && all("::1", Reach::Loopback)
+        );
+        for wide in ["0.0.0.0/0", "::/0", "128.0.0.0/1", "168.0.0.0/8", "10.0.0.0/7", "172.0.0.0/8"] {
+            let kinds = [Reach::Loopback, Reach::Private, Reach::LinkLocal, Reach::Special];
+            assert!(!kinds.into_iter().any(|kind| all(wide, kind)), "{wide}");
+        }
         assert!(holds("192.0.2.7", "192.0.2.7") && !holds("192.0.2.7", "192.0.2.6"));
         assert!(holds("2001:db8::/33", "2001:db8:7fff::") && !holds("2001:db8::/33", "2001:db8:8000::"));
         for wrong in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "10.0.0.0/", "10.0.0.0/+8", "::ffff:10.0.0.0/104", "a/8"]
@@ -219,7 +257,7 @@ mod tests {
             let [a, b, c, d] = address.octets().map(u16::from);
             let (high, low) = (a << 8 | b, c << 8 | d);
             prop_assert_eq!(reach(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low).into()), reach(address.into()));
-            prop_assert_eq!(reach(Ipv6Addr::new(0x2002, high, low, 1, 2, 3, 4, 5).into()), reach(address.into()));
+            prop_assert_eq!(translated(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low).into()), Some(address.into()));
         }
     }
 }

@@ -41,6 +41,11 @@ pub fn read(bytes: &[u8]) -> Beginning {
             None if bytes.len() >= LONGEST => Beginning::Broken,
             None => Beginning::Incomplete,
         },
+        // Some servers skip alerts before a hello, take any version in a record, or a hello in the form of SSL 2, which
+        // names nobody. Nobody sends that who does not want to be read in two ways.
+        [0x14..=0x18, ..] => Beginning::Broken,
+        [0x80..=0xff, _, 1, ..] => Beginning::Broken,
+        [0x80..=0xff] | [0x80..=0xff, _] => Beginning::Incomplete,
         _ => Beginning::Other,
     }
 }
@@ -91,14 +96,18 @@ fn parse(message: &[u8]) -> Beginning {
     // One list with one name in it: whoever sends more wants two readers to see two things.
     match (names.next().map(Vec::as_slice), names.next()) {
         (None, None) => Beginning::Hello { server: None, encrypted },
-        (Some([(tls_parser::SNIType::HostName, name)]), None) => {
-            match std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
-                Some(server) => Beginning::Hello { server: Some(server), encrypted },
-                None => Beginning::Broken,
-            }
-        }
+        (Some([(tls_parser::SNIType::HostName, name)]), None) => match server(name) {
+            Some(server) => Beginning::Hello { server: Some(server), encrypted },
+            None => Beginning::Broken,
+        },
         _ => Beginning::Broken,
     }
+}
+
+/// Letter for letter: a server would not find itself in what only means its name.
+fn server(name: &[u8]) -> Option<Name> {
+    let text = std::str::from_utf8(name).ok()?;
+    text.parse::<Name>().ok().filter(|parsed| parsed.as_str().eq_ignore_ascii_case(text))
 }
 
 #[cfg(test)]
@@ -165,11 +174,16 @@ mod tests {
             hello(&[(0, vec![0, 9, 0])], 9999),
             [&[0x16, 3, 1, 0, 4][..], &[2, 0, 0, 0]].concat(),
             [0x16, 3, 1, 0, 0].to_vec(),
+            [0x16, 1, 1, 0, 4].to_vec(),
+            [&[0x15, 3, 1, 0, 2, 1, 0x5a][..], &hello(&[names(&["a.example"])], 9999)].concat(),
+            [0x80, 0x2e, 1, 3, 1].to_vec(),
+            hello(&[names(&["ａ.example"])], 9999),
+            hello(&[names(&["a.example."])], 9999),
             [&[0x16, 3, 1, 0, 4][..], &[1, 0xff, 0xff, 0xff]].concat(),
         ] {
             assert_eq!(read(&broken), Beginning::Broken, "{broken:?}");
         }
-        for other in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", &[0x16, 1], &[5, 1, 0]] {
+        for other in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", &[5, 1, 0], &[0x80, 1, 2]] {
             assert_eq!(read(other), Beginning::Other);
         }
     }

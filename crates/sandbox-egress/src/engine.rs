@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 
 use crate::{
@@ -27,10 +27,9 @@ const RESOLVE: Duration = Duration::from_secs(8);
 pub struct Engine {
     rules: RwLock<Arc<Rules>>,
     resolver: Resolver,
-    /// Addresses of this machine's interfaces.
-    own: Vec<IpAddr>,
     stand_ins: Mutex<StandIns>,
     room: Arc<Semaphore>,
+    closed: watch::Sender<bool>,
     recorder: Box<dyn Fn(Record) + Send + Sync>,
 }
 
@@ -55,26 +54,36 @@ pub struct Opened {
     pub(crate) address: SocketAddr,
     pub(crate) rule: String,
     pub(crate) since: Instant,
-    /// Its place among the connections of the sandbox.
-    _room: OwnedSemaphorePermit,
 }
 
 impl Engine {
     /// With these rules. Whatever is connected or refused is told to the recorder.
-    pub fn new(
-        rules: Rules,
-        resolver: Resolver,
-        own: Vec<IpAddr>,
-        recorder: impl Fn(Record) + Send + Sync + 'static,
-    ) -> Arc<Self> {
+    pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
-            own,
             stand_ins: Mutex::default(),
             room: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            closed: watch::Sender::new(false),
             recorder: Box::new(recorder),
         })
+    }
+
+    /// Ends every connection, and makes no more: the sandbox has ended.
+    pub fn close(&self) {
+        self.room.close();
+        self.closed.send_replace(true);
+    }
+
+    /// Returns when all is over.
+    pub(crate) async fn until_closed(&self) {
+        // It cannot be gone before us.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// A place for one connection of the sandbox, from when it is accepted to its end; nothing if it has too many.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.room.clone().try_acquire_owned().ok()
     }
 
     /// Other rules from now on, for connections that are made from now on.
@@ -87,14 +96,14 @@ impl Engine {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The target behind an address that a program inside connects to.
-    pub fn target_at(&self, address: SocketAddr) -> Target {
+    /// What is meant by a target: the name, where its address stands for one.
+    fn meant(&self, target: Target) -> Target {
+        let Host::Address(address) = target.host else { return target };
         let stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = match stand_ins.name(address.ip()) {
-            Some(name) => Host::Name(name.clone()),
-            None => Host::from_address(address.ip()),
-        };
-        Target::tcp(host, address.port())
+        match stand_ins.name(address) {
+            Some(name) => Target { host: Host::Name(name.clone()), ..target },
+            None => target,
+        }
     }
 
     /// Answers a question for a name.
@@ -113,6 +122,7 @@ impl Engine {
     /// Connects to a target, if it may be.
     pub async fn open(&self, target: Target) -> Result<Opened, Refusal> {
         let since = Instant::now();
+        let target = self.meant(target);
         match self.try_open(&target, since).await {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
@@ -131,11 +141,11 @@ impl Engine {
             }
         };
         let refuse = |reason| Refusal { reason, rule: Some(rule.clone()) };
-        let room = self.room.clone().try_acquire_owned().map_err(|_| refuse(Reason::TooManyConnections))?;
         let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
         let _ = stream.set_nodelay(true);
-        Ok(Opened { stream, target: target.clone(), address, rule, since, _room: room })
+        let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+        Ok(Opened { stream, target: target.clone(), address, rule, since })
     }
 
     /// Addresses that may be dialled; or why there are none.
@@ -147,7 +157,8 @@ impl Engine {
         let mut refused = Reason::NoSuchName;
         let mut admitted = Vec::new();
         for address in found {
-            match scope.admits(address, &self.own) {
+            let own = if is_own(address) { &[address][..] } else { &[] };
+            match scope.admits(address, own) {
                 Ok(()) => admitted.push(address),
                 Err(reason) => refused = reason,
             }
@@ -195,6 +206,16 @@ impl Engine {
             duration: opened.since.elapsed(),
         });
     }
+}
+
+/// Whether this machine itself has this address now: whoever would send there from there is there.
+fn is_own(address: IpAddr) -> bool {
+    let unspecified: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let local = std::net::UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    local.is_ok_and(|local| local.ip() == address)
 }
 
 fn same_name(wanted: &Name, said: Option<&Name>) -> Result<(), Reason> {

@@ -23,6 +23,8 @@ use crate::{
 
 /// Time to say what is wanted.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a server to begin its answer; models think long.
+const ANSWER: Duration = Duration::from_secs(900);
 /// Room between a plain request and its connection.
 const BETWEEN: usize = 64 << 10;
 /// Read by whoever wants to know why, without reading words.
@@ -33,6 +35,10 @@ type Body = Either<Incoming, Full<Bytes>>;
 impl Engine {
     /// Serves one connection of a program that takes us for its proxy.
     pub async fn serve_proxy(self: Arc<Self>, stream: TcpStream) {
+        let Some(_place) = self.place() else {
+            let _ = stream.set_zero_linger();
+            return;
+        };
         let mut first = [0; 1];
         match tokio::time::timeout(PATIENCE, stream.peek(&mut first)).await {
             Ok(Ok(1)) if first[0] == socks::VERSION => self.serve_socks(stream).await,
@@ -42,6 +48,7 @@ impl Engine {
     }
 
     async fn serve_http(self: Arc<Self>, stream: TcpStream) {
+        let closed = Arc::clone(&self);
         let respond = service_fn(move |request| {
             let engine = Arc::clone(&self);
             async move { Ok::<_, Infallible>(engine.respond(request).await) }
@@ -54,7 +61,11 @@ impl Engine {
             .preserve_header_case(true)
             .half_close(true);
         // A client that breaks off is its own concern.
-        let _ = builder.serve_connection(TokioIo::new(stream), respond).with_upgrades().await;
+        let serving = builder.serve_connection(TokioIo::new(stream), respond).with_upgrades();
+        tokio::select! {
+            _ = serving => {}
+            () = closed.until_closed() => {}
+        }
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
@@ -67,7 +78,10 @@ impl Engine {
             Err(refusal) => return denied(&target, &refusal),
         };
         if request.method() == Method::CONNECT {
+            // The connection is ours now, and has a place of its own.
+            let place = self.place();
             tokio::spawn(async move {
+                let _place = place;
                 if let Ok(upgraded) = hyper::upgrade::on(request).await {
                     self.carry(TokioIo::new(upgraded), opened, Vec::new()).await;
                 }
@@ -76,10 +90,16 @@ impl Engine {
         }
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
         tokio::spawn(async move { self.carry(theirs, opened, Vec::new()).await });
-        forward(request, &target, ours).await.unwrap_or_else(|error| {
-            let what = format!("{target} did not answer as a web server does: {error}\n");
-            page(StatusCode::BAD_GATEWAY, Reason::Unreachable, &what)
-        })
+        match tokio::time::timeout(ANSWER, forward(request, &target, ours)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                let what = format!("{target} did not answer as a web server does: {error}\n");
+                page(StatusCode::BAD_GATEWAY, Reason::Unreachable, &what)
+            }
+            Err(_) => {
+                page(StatusCode::GATEWAY_TIMEOUT, Reason::Unreachable, &format!("{target} did not answer in time\n"))
+            }
+        }
     }
 
     async fn serve_socks(self: Arc<Self>, mut stream: TcpStream) {

@@ -7,7 +7,7 @@
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use crate::{
-    address::{Network, Reach, plain, reach},
+    address::{Network, Reach, plain, reach, translated},
     host::{Host, Name},
     pattern::Pattern,
     target::{Protocol, Target},
@@ -112,8 +112,16 @@ impl Rules {
     /// Decides. Nothing is looked up, nothing is changed: the same target always gets the same answer.
     pub fn decide(&self, target: &Target) -> Decision<'_> {
         let mut except = Vec::new();
+        // A translator on the way makes one of the other, so a rule that denies one denies both.
+        let becomes = match target.host {
+            Host::Address(address) => translated(address).map(Host::Address),
+            Host::Name(_) => None,
+        };
         for rule in self.0.iter().filter(|rule| rule.covers(target)) {
-            let spoken = rule.hosts.iter().find(|pattern| pattern.matches(&target.host));
+            let spoken = rule.hosts.iter().find(|pattern| {
+                pattern.matches(&target.host)
+                    || rule.effect == Effect::Deny && becomes.as_ref().is_some_and(|host| pattern.matches(host))
+            });
             match (spoken, rule.effect) {
                 (Some(_), Effect::Deny) => {
                     return Decision::Denied { rule: Some(&rule.name), reason: Reason::DeniedByRule };
@@ -164,15 +172,22 @@ impl Rule {
 impl Scope {
     /// Whether this address may be dialled; `own` are those of this machine's interfaces.
     pub fn admits(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Reason> {
-        let holds = |networks: &[Network]| networks.iter().any(|network| network.holds(address));
-        if holds(&self.except) {
+        // A translator on the way makes one of the other.
+        let forms: Vec<IpAddr> = [plain(address)].into_iter().chain(translated(address)).collect();
+        if self.except.iter().any(|network| forms.iter().any(|&form| network.holds(form))) {
             return Err(Reason::DeniedByRule);
         }
-        if !self.within.is_empty() {
-            return if holds(&self.within) { Ok(()) } else { Err(Reason::OutsideRule) };
+        let kind = reach(address);
+        let mut named = self.within.iter().filter(|network| network.holds(address)).peekable();
+        if !self.within.is_empty() && named.peek().is_none() {
+            return Err(Reason::OutsideRule);
         }
-        match reach(address) {
-            Reach::Public if own.contains(&plain(address)) => Err(Reason::OwnAddress),
+        // Only who names no others means addresses that are not public.
+        if kind != Reach::Public && named.any(|network| network.is_all(kind)) {
+            return Ok(());
+        }
+        match kind {
+            Reach::Public if forms.iter().any(|form| own.contains(form)) => Err(Reason::OwnAddress),
             Reach::Public => Ok(()),
             Reach::Loopback => Err(Reason::Loopback),
             Reach::Private => Err(Reason::PrivateNetwork),
@@ -312,6 +327,25 @@ mod tests {
         for elsewhere in ["192.168.0.1", "1.1.1.1", "127.0.0.1", "::1"] {
             assert_eq!(answer(&rules, "git.corp.example:443", elsewhere), "outside_rule");
         }
+    }
+
+    #[test]
+    fn a_block_of_everything_opens_nothing_that_is_not_public() {
+        let rules = Rules(vec![rule(Effect::Allow, "0.0.0.0/0 ::/0 168.0.0.0/8", &[])]);
+        assert_eq!(answer(&rules, "8.8.8.8:80", "8.8.8.8"), "Allow 0.0.0.0/0 ::/0 168.0.0.0/8");
+        let table = [("127.0.0.1", "loopback"), ("10.0.0.1", "private_network"), ("169.254.169.254", "link_local")];
+        for (address, expected) in table.into_iter().chain([("168.63.129.16", "link_local"), ("::1", "loopback")]) {
+            let target = if address.contains(':') { format!("[{address}]:80") } else { format!("{address}:80") };
+            assert_eq!(answer(&rules, &target, address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_translated_address_is_denied_like_the_one_that_it_becomes() {
+        let rules = Rules(vec![rule(Effect::Deny, "93.0.0.0/8", &[]), rule(Effect::Allow, "*", &[])]);
+        assert_eq!(answer(&rules, "a.example:80", "64:ff9b::5db8:d70e"), "denied_by_rule");
+        assert_eq!(answer(&rules, "a.example:80", "64:ff9b::808:808"), "Allow *");
+        assert_eq!(answer(&rules, "[64:ff9b::5db8:d70e]:80", "64:ff9b::5db8:d70e"), "denied_by_rule");
     }
 
     #[test]

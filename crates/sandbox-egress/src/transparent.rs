@@ -1,24 +1,30 @@
 //! For programs that know no proxy: every connection that they make ends here, whatever address it was for.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
-use crate::{Engine, Host, Reach, reach, tunnel::Carried};
+use crate::{Engine, Host, Reach, Target, reach, tunnel::Carried};
 
 /// Where names are asked for.
 const DNS: u16 = 53;
 /// The longest message over TCP.
 const LONGEST: usize = 4096;
+/// Time for the next question, and to take an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// Serves one connection that was redirected.
     pub async fn serve_redirected(self: Arc<Self>, mut stream: TcpStream) {
+        let Some(_place) = self.place() else { return reset(&stream) };
         let Ok(wanted) = original_destination(&stream) else { return reset(&stream) };
         if wanted.port() == DNS {
             return self.serve_dns(stream).await;
         }
-        let target = self.target_at(wanted);
+        let target = Target::tcp(Host::from_address(wanted.ip()), wanted.port());
         // Our own listener inside, reached directly: that must not become a way to this machine's loopback.
         if matches!(target.host, Host::Address(address) if reach(address) == Reach::Loopback) {
             return reset(&stream);
@@ -37,22 +43,27 @@ impl Engine {
 
     /// DNS over TCP: each message has its length before it.
     async fn serve_dns(&self, mut stream: TcpStream) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        while let Ok(length) = stream.read_u16().await {
-            if usize::from(length) > LONGEST {
+        while let Ok(Ok(message)) = tokio::time::timeout(PATIENCE, question(&mut stream)).await {
+            let reply = self.answer_dns(&message);
+            let Some((length, reply)) = reply.and_then(|reply| Some((u16::try_from(reply.len()).ok()?, reply))) else {
                 return reset(&stream);
-            }
-            let mut message = vec![0; usize::from(length)];
-            if stream.read_exact(&mut message).await.is_err() {
-                return;
-            }
-            let Some(reply) = self.answer_dns(&message) else { return reset(&stream) };
-            let Ok(length) = u16::try_from(reply.len()) else { return reset(&stream) };
-            if stream.write_all(&[&length.to_be_bytes()[..], &reply].concat()).await.is_err() {
-                return;
+            };
+            let reply = [&length.to_be_bytes()[..], &reply].concat();
+            if !matches!(tokio::time::timeout(PATIENCE, stream.write_all(&reply)).await, Ok(Ok(()))) {
+                return reset(&stream);
             }
         }
     }
+}
+
+async fn question(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await?);
+    if length > LONGEST {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
 }
 
 /// The address that a program inside wanted, before it was redirected.

@@ -5,7 +5,8 @@
 
 use std::{
     io,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
 };
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -18,7 +19,11 @@ use crate::{
 };
 
 const SMALL: usize = 4 << 10;
-const LARGE: usize = 256 << 10;
+const LARGE: usize = 64 << 10;
+/// Time for a hello to be whole, once it has begun.
+const HELLO: Duration = Duration::from_secs(30);
+/// Time without a byte after which one side is not waited for when the other has ended.
+const AFTER_END: Duration = Duration::from_secs(60);
 
 /// How far bytes were carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +54,14 @@ impl Engine {
         let (client_reader, client_writer) = tokio::io::split(client);
         let target = opened.target.clone();
         let (server_reader, server_writer) = opened.stream.split();
-        let outward = self.outward(client_reader, server_writer, first, &target, &sent);
-        let inward = copy(server_reader, client_writer, &received);
-        let carried = tokio::try_join!(outward, inward).map_or_else(|end| end, |_| Carried::ToTheEnd);
+        let ended = AtomicBool::new(false);
+        let outward = self.outward(client_reader, server_writer, first, &target, &sent, &ended);
+        let inward = copy(server_reader, client_writer, &received, &ended);
+        let both = async { tokio::try_join!(outward, inward).map_or_else(|end| end, |_| Carried::ToTheEnd) };
+        let carried = tokio::select! {
+            carried = both => carried,
+            () = self.until_closed() => Carried::BrokenOff,
+        };
         if carried != Carried::ToTheEnd {
             // The far end is not to take this for an orderly end.
             let _ = opened.stream.set_zero_linger();
@@ -71,25 +81,34 @@ impl Engine {
         mut first: Vec<u8>,
         target: &crate::Target,
         count: &AtomicU64,
+        ended: &AtomicBool,
     ) -> Result<(), Carried> {
-        let mut ended = false;
+        let mut over = false;
         let beginning = loop {
             match client_hello::read(&first) {
-                Beginning::Incomplete if !ended => {}
+                Beginning::Incomplete if !over => {}
                 // What never became a whole hello may not leave either.
                 Beginning::Incomplete if !first.is_empty() => break Beginning::Broken,
                 beginning => break beginning,
             }
-            ended = from.read_buf(&mut first).await? == 0;
+            let begun = !first.is_empty();
+            let more = from.read_buf(&mut first);
+            let length = if begun {
+                tokio::time::timeout(HELLO, more).await.map_err(|_| Carried::BrokenOff)??
+            } else {
+                more.await?
+            };
+            over = length == 0;
         };
         self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
         to.write_all(&first).await?;
         count.fetch_add(first.len() as u64, Ordering::Relaxed);
         drop(first);
-        if ended {
+        if over {
+            ended.store(true, Ordering::Relaxed);
             return Ok(to.shutdown().await?);
         }
-        copy(from, to, count).await
+        copy(from, to, count, ended).await
     }
 }
 
@@ -98,11 +117,18 @@ async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     count: &AtomicU64,
+    ended: &AtomicBool,
 ) -> Result<(), Carried> {
     let mut buffer = vec![0; SMALL];
     loop {
-        let length = from.read(&mut buffer).await?;
+        // Looked at from time to time: the other side may end while we wait.
+        let length = match tokio::time::timeout(AFTER_END, from.read(&mut buffer)).await {
+            Ok(length) => length?,
+            Err(_) if ended.load(Ordering::Relaxed) => return Err(Carried::BrokenOff),
+            Err(_) => continue,
+        };
         if length == 0 {
+            ended.store(true, Ordering::Relaxed);
             return Ok(to.shutdown().await?);
         }
         to.write_all(&buffer[..length]).await?;

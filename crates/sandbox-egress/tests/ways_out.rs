@@ -59,7 +59,7 @@ impl World {
         let resolver = Resolver::with_server(names.local_addr().unwrap()).unwrap();
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         tokio::spawn(lie(names, addresses, Arc::clone(&questions)));
-        let engine = Engine::new(Rules(rules), resolver, Vec::new(), {
+        let engine = Engine::new(Rules(rules), resolver, {
             let records: Arc<Mutex<Vec<Record>>> = Arc::clone(&records);
             move |record| records.lock().unwrap().push(record)
         });
@@ -295,4 +295,48 @@ async fn nobody_answering_is_told_apart_from_nobody_allowed() {
     let head = "CONNECT a.example:1 HTTP/1.1\r\nHost: x\r\n\r\n";
     let answer = world.say(head.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("x-sandbox-denied: refused"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_has_ended_has_no_connections_left() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let mut held = TcpStream::connect(world.proxy).await.unwrap();
+    held.write_all(format!("CONNECT a.example:{} HTTP/1.1\r\nHost: x\r\n\r\nhel", world.port).as_bytes())
+        .await
+        .unwrap();
+    let mut answer = [0; 12];
+    held.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    world.engine.close();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(5), held.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "it is still there");
+    assert_eq!(world.say(b"CONNECT a.example:80 HTTP/1.1\r\n\r\n").await, "");
+}
+
+#[tokio::test]
+async fn only_so_many_connections_are_held_whatever_they_are_for() {
+    let world = World::new(Vec::new(), &["127.0.0.1"]).await;
+    let mut held = Vec::new();
+    for _ in 0..sandbox_egress::MOST_CONNECTIONS {
+        held.push(TcpStream::connect(world.proxy).await.unwrap());
+    }
+    // They are counted when they were accepted, which may take a moment.
+    let mut refused = false;
+    for _ in 0..50 {
+        refused = world.say(b"CONNECT a.example:80 HTTP/1.1\r\nHost: x\r\n\r\n").await.is_empty();
+        if refused {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(refused, "one more was served");
+    drop(held);
+    for _ in 0..100 {
+        if world.say(b"CONNECT a.example:80 HTTP/1.1\r\nHost: x\r\n\r\n").await.contains("403") {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("places were not given back");
 }

@@ -202,6 +202,11 @@ impl Backend for LinuxBackend {
             };
             // Somebody looks after it; that it is locked is the proof.
             let Ok(Some(lock)) = Lock::take(&entry.path()) else { continue };
+            // Whoever made it was killed before it had said what it is; nothing was ever kept in it.
+            if folder::facts(&entry.path()).is_err() {
+                let _ = fs::rename(entry.path(), self.inner.state.join("trash").join(format!("deleted-{name}")));
+                continue;
+            }
             match LinuxSandbox::adopt(&entry.path(), lock, self.clone()) {
                 Ok(sandbox) => recovered.alive.push(Arc::new(sandbox)),
                 Err(_) => recovered.ended.push(id),

@@ -100,6 +100,7 @@ impl Nursery {
         let status_inside = rustix::io::fcntl_dupfd_cloexec(status_inside, enact::OUT_OF_THE_WAY)
             .map_err(|error| BirthError::at("status socket")(error.into()))?;
         let (sync, sync_inside) = pair().map_err(BirthError::at("sync socket"))?;
+        let mut sync = Some(sync);
         let filter = self.filters.instructions(&plan.confinement.system_calls);
         let baggage = Baggage {
             plan,
@@ -119,17 +120,18 @@ impl Nursery {
                 // Version 2 lets a process be made in its cgroup. That is made first then; all else, while the child works.
                 let early = host.cgroup.takes_in_at_birth().then(|| cgroup(plan, host)).transpose()?;
                 let network = self.networks.enter().map_err(BirthError::at("making a network namespace"))?;
-                let process = start(&baggage, early.as_ref(), sync.as_fd())?;
+                let process = start(&baggage, early.as_ref(), &mut sync)?;
                 let supplied = early
                     .map_or_else(|| cgroup(plan, host), Ok)
                     .and_then(|cgroup| Supplies::gather(plan, cgroup, sockets))
-                    .and_then(|supplies| supplies.send(sync.as_fd()).map(|()| supplies));
+                    .and_then(|supplies| supplies.send(sync.as_ref()).map(|()| supplies));
                 let supplies = supplied.inspect_err(|_| end(&process.child))?;
                 (process, supplies, network)
             }
         };
         let Supplies { mut cgroup, verdicts, channel, .. } = supplies;
         cgroup.settle();
+        let sync = sync.ok_or_else(|| BirthError::at("sync socket")(io::ErrorKind::BrokenPipe.into()))?;
         Ok(Newborn { process, cgroup, network, channel, contact: Contact { status, sync, verdicts } })
     }
 }
@@ -143,7 +145,7 @@ pub struct Supplies {
     /// Where it goes.
     pub cgroup: Cgroup,
     /// What its executor is told.
-    pub boot: OwnedFd,
+    pub boot: Option<OwnedFd>,
     verdicts: OwnedFd,
     listener: Option<OwnedFd>,
     channel: Option<OwnedFd>,
@@ -157,14 +159,14 @@ impl Supplies {
         let verdicts = memory_file("verdicts", &Verdicts::default().to_bytes()).map_err(BirthError::at("verdicts"))?;
         let connected = sockets.map(|sockets| listen(&plan.folder, sockets)).transpose();
         let (listener, channel) = connected.map_err(BirthError::at("listening"))?.unzip();
-        Ok(Self { cgroup, boot, verdicts, listener, channel })
+        Ok(Self { cgroup, boot: Some(boot), verdicts, listener, channel })
     }
 
     /// Descriptors with the numbers that the executor expects them at. It looks only at those that it was told about, so
     /// a harmless one stands in for what there is not.
     pub fn placements(&self) -> [(BorrowedFd<'_>, i32); 5] {
         [
-            (Some(&self.boot), BOOT_FD),
+            (self.boot.as_ref(), BOOT_FD),
             (Some(&self.verdicts), VERDICTS_FD),
             (self.listener.as_ref(), LISTENER_FD),
             (self.cgroup.oom_counter(), OOM_FD),
@@ -174,23 +176,28 @@ impl Supplies {
     }
 
     /// To the first process, each with its number.
-    fn send(&self, sync: BorrowedFd<'_>) -> Result<(), BirthError> {
+    fn send(&self, sync: Option<&OwnedFd>) -> Result<(), BirthError> {
+        let sync = sync.ok_or_else(|| BirthError::at("sync socket")(io::ErrorKind::BrokenPipe.into()))?;
         let entries = self.cgroup.entry().files().iter().map(|file| (file.as_fd(), enact::ENTRY));
         let (descriptors, numbers): (Vec<_>, Vec<_>) = self.placements().into_iter().chain(entries).unzip();
         let numbers: Vec<u8> = numbers.into_iter().map(|number| number as u8).collect();
-        wire::send(sync, &numbers, &descriptors).map_err(BirthError::at("supplying the first process"))
+        wire::send(sync.as_fd(), &numbers, &descriptors).map_err(BirthError::at("supplying the first process"))
     }
 }
 
-/// Forks into new namespaces. The child becomes the executor; the parent writes its id maps.
-fn start(baggage: &Baggage<'_>, cgroup: Option<&Cgroup>, sync: BorrowedFd<'_>) -> Result<Started, BirthError> {
+/// Forks into new namespaces. The child becomes the executor; the parent writes its id maps. The child gives up our end of
+/// the socket between us, or it would wait for ever if we died.
+fn start(baggage: &Baggage<'_>, cgroup: Option<&Cgroup>, sync: &mut Option<OwnedFd>) -> Result<Started, BirthError> {
     let ipc = if wall::stands(Wall::IpcNamespace) { libc::CLONE_NEWIPC } else { 0 };
     let uts = if wall::stands(Wall::UtsNamespace) { libc::CLONE_NEWUTS } else { 0 };
     let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | ipc | uts;
     let cloned = sys::clone(namespaces, cgroup.and_then(|cgroup| cgroup.entry().folder()));
     match cloned.map_err(BirthError::at("cloning into new namespaces"))? {
-        Cloned::Child => enact::become_executor(baggage),
-        Cloned::Parent { pid, pidfd: child } => match introduce(baggage.plan, pid, sync) {
+        Cloned::Child => {
+            drop(sync.take());
+            enact::become_executor(baggage)
+        }
+        Cloned::Parent { pid, pidfd: child } => match introduce(baggage.plan, pid, sync.as_ref()) {
             Ok(()) => {
                 let child = Rc::new(child);
                 Ok(Started { pid, first: child.clone(), child })
@@ -281,7 +288,8 @@ pub fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Writes the id maps of the new process and lets it go on, with the root file system that only we can make.
-fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
+fn introduce(plan: &Plan, pid: i32, sync: Option<&OwnedFd>) -> io::Result<()> {
+    let sync = sync.ok_or(io::ErrorKind::BrokenPipe)?;
     let own = Path::new("/proc").join(pid.to_string());
     if plan.ids.count == 1 {
         fs::write(own.join("setgroups"), "deny")?;
@@ -289,7 +297,7 @@ fn introduce(plan: &Plan, pid: i32, sync: BorrowedFd<'_>) -> io::Result<()> {
     fs::write(own.join("uid_map"), plan.ids.lines())?;
     fs::write(own.join("gid_map"), plan.ids.lines())?;
     let made = make_overlays(plan, &own)?;
-    wire::send(sync, b"go", &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+    wire::send(sync.as_fd(), b"go", &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())
 }
 
 /// Those that only we can make; an ordinary user's are made by the sandbox itself.

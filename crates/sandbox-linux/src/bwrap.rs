@@ -68,16 +68,15 @@ pub fn check(spec: &SandboxSpec) -> Result<()> {
 /// nobody look at it afterwards.
 pub fn start(program: &Path, baggage: &Baggage<'_>, supplies: &mut Supplies) -> io::Result<Started> {
     let (boot, boot_writer) = pipe()?;
-    let message = std::mem::replace(&mut supplies.boot, boot);
+    let message = supplies.boot.replace(boot).ok_or(io::ErrorKind::NotFound)?;
     let (info, info_writer) = pipe()?;
     let filter = memory_file("filter", &seccomp::to_bytes(baggage.filter))?;
-    let entry = supplies.cgroup.entry();
-    match sys::clone(0, entry.folder())? {
+    match sys::clone(0, supplies.cgroup.entry().folder())? {
         Cloned::Child => {
             let extra = [(baggage.executor, EXECUTOR), (filter.as_fd(), FILTER), (info_writer.as_fd(), INFO)];
             let (processors, counts) = (baggage.plan.confinement.processors, baggage.plan.counts);
             let placements = [&baggage.placements()[..], &supplies.placements(), &extra].concat();
-            let why = enact::enter_cgroup(entry.files())
+            let why = enact::enter_cgroup(supplies.cgroup.entry().files())
                 .and_then(|()| processors.map_or(Ok(()), enact::limit_processors))
                 .and_then(|()| sys::place_descriptors(&placements))
                 .and_then(|()| counts.limit_process())
@@ -88,7 +87,8 @@ pub fn start(program: &Path, baggage: &Baggage<'_>, supplies: &mut Supplies) -> 
             enact::report_failure(baggage.status, &format!("starting {} failed: {why}", program.display()))
         }
         Cloned::Parent { pidfd: child, .. } => {
-            drop(info_writer);
+            // An executor that ends before it has read all must not leave us waiting.
+            drop((supplies.boot.take(), info_writer));
             match introduce(info, baggage.sync, boot_writer, message) {
                 Ok((pid, first)) => Ok(Started { pid, first: Rc::new(first), child: Rc::new(child) }),
                 Err(error) => {

@@ -103,9 +103,9 @@ impl Occasion {
         filled || free.is_too_little() || now >= self.again
     }
 
-    /// Files were measured, for which a processor worked so long, and were they all seen?
-    pub fn passed(&mut self, now: Instant, worked: Duration, seen: bool) {
-        self.again = now + if seen { AT_LEAST.max(worked * 20) } else { worked * 2 };
+    /// Files were measured, for which a processor worked so long and all of it took so long, and were they all seen?
+    pub fn passed(&mut self, now: Instant, [worked, took]: [Duration; 2], seen: bool) {
+        self.again = now + if seen { AT_LEAST.max(worked * 20) } else { took.max(worked * 2) };
     }
 }
 
@@ -256,9 +256,9 @@ mod tests {
         assert!(occasion.is_now(FREE, now + AT_LEAST * 2));
         assert!(occasion.is_now(Free { files: FREE.files - NOISE[1] - 1, ..FREE }, now), "many empty files");
         assert!(!occasion.is_now(FREE, now));
-        occasion.passed(now, Duration::from_millis(500), false);
+        occasion.passed(now, [Duration::from_millis(500); 2], false);
         assert!(occasion.is_now(FREE, now + Duration::from_secs(1)));
-        occasion.passed(now, Duration::from_millis(500), true);
+        occasion.passed(now, [Duration::from_millis(500); 2], true);
         assert!(!occasion.is_now(FREE, now + AT_LEAST * 2) && occasion.is_now(FREE, now + AT_LEAST * 8));
     }
 

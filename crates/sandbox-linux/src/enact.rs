@@ -364,6 +364,10 @@ fn confine(
     }
     if confinement.die_with_launcher {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(|| "tying to the launcher".into())?;
+        // Who has died before that is noticed here.
+        if hung_up(baggage.sync) {
+            sys::exit_now(70);
+        }
     }
     let executor =
         rustix::io::fcntl_dupfd_cloexec(baggage.executor, OUT_OF_THE_WAY).step(|| "keeping the executor".into())?;
@@ -382,6 +386,12 @@ fn confine(
     let label = confinement.label.as_ref().map(|label| format!(", {}", label.step())).unwrap_or_default();
     let why = sys::execute(executor.as_fd(), c"executor", &wall::for_executor());
     Err(Failed { step: format!("starting the executor{label}"), why })
+}
+
+fn hung_up(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
+    poll(&mut sockets, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Root keeps them over an exec; anybody else only those that are ambient.

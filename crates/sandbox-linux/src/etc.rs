@@ -9,11 +9,15 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::FlockOperation;
 
 use crate::unavailable;
+
+/// What nobody holds and is younger may still be used.
+const LONG_AGO: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Copied where they exist.
 const SOURCES: [&str; 36] = [
@@ -95,35 +99,49 @@ pub fn prepare(state: &Path) -> io::Result<PathBuf> {
     let draft = cache.join(format!("draft-{}", std::process::id()));
     let _ = fs::remove_dir_all(&draft);
     build(&draft)?;
+    // Held before it has its name, so nobody ever finds it without.
+    if !hold(&draft) {
+        return Err(io::Error::other("what was just made is gone"));
+    }
     match fs::rename(&draft, &folder) {
         // Somebody else was faster; theirs is as good.
-        Err(_) if folder.is_dir() => fs::remove_dir_all(&draft)?,
+        Err(_) if hold(&folder) => fs::remove_dir_all(&draft)?,
         other => other?,
     }
-    if hold(&folder) { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
+    Ok(folder)
 }
 
 /// Keeps a prepared folder from being removed as long as this process lives. False if it is not there.
 fn hold(folder: &Path) -> bool {
-    let locked = fs::File::open(folder).is_ok_and(|file| {
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    let Ok(file) = fs::File::open(folder) else { return false };
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+        return false;
+    }
+    // Whoever removes it has had the lock, and another may have its name by now.
+    let same = match (file.metadata(), fs::metadata(folder)) {
+        (Ok(held), Ok(named)) => held.ino() == named.ino(),
+        _ => false,
+    };
+    if same {
         std::mem::forget(file);
-        locked
-    });
-    // Whoever removes it had the lock before.
-    locked && folder.is_dir()
+    }
+    same
 }
 
-/// Removes those of earlier states of this machine that nobody holds. A launcher lives as long as its sandboxes.
+/// Removes those of earlier states of this machine that nobody has held for long. A launcher lives as long as its
+/// sandboxes, but may be killed before them.
 fn remove_unused(cache: &Path) {
+    let aside = cache.join(format!("draft-{}", std::process::id()));
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let old = |file: &fs::File| file.metadata()?.modified()?.elapsed().map_err(io::Error::other);
         let unused = entry.file_name().to_string_lossy().starts_with("host-")
             && fs::File::open(entry.path()).is_ok_and(|file| {
-                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                    && fs::rename(entry.path(), cache.join(format!("draft-{}", std::process::id()))).is_ok()
+                old(&file).is_ok_and(|age| age > LONG_AGO)
+                    && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                    && fs::rename(entry.path(), &aside).is_ok()
             });
         if unused {
-            let _ = fs::remove_dir_all(cache.join(format!("draft-{}", std::process::id())));
+            let _ = fs::remove_dir_all(&aside);
         }
     }
 }
@@ -252,14 +270,19 @@ mod tests {
     fn what_an_earlier_state_of_the_machine_left_is_removed_unless_somebody_holds_it() {
         let state = tempfile::tempdir().expect("a folder");
         let cache = state.path().join("cache");
-        for name in ["host-1/etc", "host-2/etc", "ground-1"] {
+        for name in ["host-1/etc", "host-2/etc", "host-3/etc", "ground-1"] {
             fs::create_dir_all(cache.join(name)).expect("a folder");
         }
-        assert!(hold(&cache.join("host-2")) && !hold(&cache.join("host-3")));
+        let long_ago = std::time::SystemTime::now() - LONG_AGO * 2;
+        for name in ["host-1", "host-2", "ground-1"] {
+            fs::File::open(cache.join(name)).expect("it").set_modified(long_ago).expect("a time");
+        }
+        assert!(hold(&cache.join("host-2")) && !hold(&cache.join("host-4")));
         let made = prepare(state.path()).expect("prepared");
         assert!(made.join("etc/passwd").exists());
-        assert_eq!(["host-1", "host-2", "ground-1"].map(|name| cache.join(name).exists()), [false, true, true]);
+        let left = ["host-1", "host-2", "host-3", "ground-1"].map(|name| cache.join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
         assert_eq!(prepare(state.path()).expect("prepared"), made);
-        assert_eq!(fs::read_dir(&cache).expect("the cache").count(), 3);
+        assert_eq!(fs::read_dir(&cache).expect("the cache").count(), 4);
     }
 }

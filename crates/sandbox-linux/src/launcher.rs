@@ -106,6 +106,7 @@ struct Creating {
 struct DiskWatch {
     due: Instant,
     occasion: Occasion,
+    began: Instant,
     /// When it began.
     free: Free,
     ledger: Ledger,
@@ -120,6 +121,7 @@ impl Launcher {
         let disk = DiskWatch {
             due: now + DISK_EVERY,
             occasion: Occasion::new(),
+            began: now,
             free: Free { bytes: 0, files: 0 },
             ledger: Ledger::default(),
             running: None,
@@ -303,6 +305,7 @@ impl Launcher {
         self.helpers.retain(|helper| !ended(helper));
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
+                self.forget_births();
                 let live = self.live.values().find(|live| live.name == name);
                 let mut usage = match self.host.cgroup.usage(name) {
                     Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
@@ -316,6 +319,11 @@ impl Launcher {
             Ok(Cloned::Parent { pidfd, .. }) => self.helpers.push(pidfd),
             Err(error) => self.report(&Report::Failed { ticket, why: format!("measuring failed: {error}") }, &[]),
         }
+    }
+
+    /// In a child: connections that are not its own must not stay open because of it.
+    fn forget_births(&mut self) {
+        self.live.values_mut().for_each(|live| live.creating = None);
     }
 
     fn supervise(&mut self) {
@@ -352,16 +360,17 @@ impl Launcher {
                 return;
             }
             let worked = self.judge_disk(&answer, &tokens, [self.disk.free, space]);
-            self.disk.occasion.passed(now, worked, self.disk.ledger.saw_all());
+            self.disk.occasion.passed(now, [worked, now - self.disk.began], self.disk.ledger.saw_all());
         }
         if !self.disk.occasion.is_now(space, now) {
             return;
         }
-        self.disk.free = space;
+        (self.disk.began, self.disk.free) = (now, space);
         let tokens: Vec<u64> = self.live.keys().copied().collect();
         let Ok((answer, answer_inside)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
+                self.forget_births();
                 let live: Vec<&Live> = tokens.iter().filter_map(|token| self.live.get(token)).collect();
                 let folders: Vec<&Path> = live.iter().map(|live| live.folder.as_path()).collect();
                 let still = self.disk.ledger.is_puzzled();

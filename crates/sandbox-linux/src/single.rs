@@ -55,7 +55,9 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     let mut before = None;
     let ended = birth::make_folders(&plan).map_err(io::Error::other).and_then(|()| {
         before = Stamp::of(&plan.folder);
-        let newborn = start(state, &plan, &host)?;
+        let newborn = start(state, &plan, &host).inspect_err(|_| {
+            host.cgroup.remove(&plan.name);
+        })?;
         // For others who list sandboxes; this one does not wait for it.
         let _ = folder::describe(&plan.folder, &facts);
         let ended = wait(&newborn, &plan);
@@ -130,7 +132,8 @@ impl Disk {
         for (_, stop) in self.ledger.judge([free, after], 0, &[(0, look, supervisor.disk())]) {
             supervisor.stop_writing(stop);
         }
-        self.occasion.passed(now, sys::processor_time().saturating_sub(began), self.ledger.saw_all());
+        let worked = sys::processor_time().saturating_sub(began);
+        self.occasion.passed(now, [worked, now.elapsed()], self.ledger.saw_all());
     }
 }
 

@@ -33,14 +33,19 @@ pub fn claim(state: &Path, target: &Path) -> Option<Lock> {
 
 /// What a sandbox would have changed by touching the folders that it reaches.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Stamp([(i64, i64, i64, i64, u64, u32); 2]);
+pub struct Stamp([Seen; 2]);
+
+/// Times, number, mode, and flags where the file system has them.
+type Seen = ([i64; 4], u64, u32, Option<u32>);
 
 impl Stamp {
     /// As they are now; nothing if one is missing.
     pub fn of(folder: &Path) -> Option<Self> {
         let look = |name| {
             let found = fs::symlink_metadata(folder.join(name)).ok()?;
-            Some((found.ctime(), found.ctime_nsec(), found.mtime(), found.mtime_nsec(), found.ino(), found.mode()))
+            let times = [found.ctime(), found.ctime_nsec(), found.mtime(), found.mtime_nsec()];
+            let flags = fs::File::open(folder.join(name)).ok().and_then(|file| rustix::fs::ioctl_getflags(file).ok());
+            Some((times, found.ino(), found.mode(), flags.map(|flags| flags.bits())))
         };
         Some(Self([look(REACHED[0])?, look(REACHED[1])?]))
     }

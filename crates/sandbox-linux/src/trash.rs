@@ -74,6 +74,8 @@ impl Trash {
         }
         match sys::clone(0, None) {
             Ok(Cloned::Child) => {
+                // It works with names only, and may take long.
+                sys::close_from(3);
                 self.empty();
                 sys::exit_now(0)
             }

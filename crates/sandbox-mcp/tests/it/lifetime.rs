@@ -136,3 +136,47 @@ async fn a_hundred_rounds_leave_memory_flat_and_nothing_behind() {
     assert_eq!((cgroups_with(&first).len(), mounts_with(&state)), (0, 0));
     assert!(client.close().await.success());
 }
+
+#[tokio::test]
+async fn who_is_killed_while_a_sandbox_is_born_leaves_nothing_that_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = start_in(folder.path(), Era::Legacy, &[]).await;
+    let state = client.state().to_owned();
+    // As if the server of before had been killed before it had written down what it makes.
+    let session = client.sandbox().await;
+    let nameless = state.join("sandboxes").join(session.replace(|digit: char| digit.is_ascii_digit(), "0"));
+    std::fs::create_dir(&nameless).unwrap();
+    for name in ["lock", "facts.json"] {
+        std::fs::write(nameless.join(name), "\n").unwrap();
+    }
+    let mark = mark();
+    for delay in 0..24 {
+        let exec = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-mcp"))
+            .args(["exec", "--state", state.to_str().unwrap(), "--", "sleep", &mark])
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn();
+        let mut exec = exec.unwrap();
+        tokio::time::sleep(Duration::from_micros(500 * delay)).await;
+        exec.kill().unwrap();
+        exec.wait().unwrap();
+    }
+    nothing_left("no session", &mark, SOON).await;
+    client.ok("cleanup_session", json!({"session_id": session})).await;
+    assert!(client.close().await.success());
+    let again = start_in(folder.path(), Era::Legacy, &[]).await;
+    tokio::time::timeout(SOON, async {
+        let folders = || std::fs::read_dir(state.join("sandboxes")).unwrap().flatten().map(|entry| entry.path());
+        let says_nothing = |folder: std::path::PathBuf| {
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            name.starts_with("sandbox_") && std::fs::read(folder.join("facts.json")).map_or(0, |facts| facts.len()) < 2
+        };
+        while folders().any(says_nothing) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .expect("what nobody can tell anything about is removed");
+    again.still_works().await;
+}
