@@ -12,6 +12,7 @@ pub mod dns;
 mod engine;
 mod host;
 mod pattern;
+pub mod plain_http;
 mod proxy;
 mod record;
 mod resolver;

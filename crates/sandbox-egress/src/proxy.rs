@@ -232,7 +232,7 @@ fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
     page(status, refusal.reason, &format!("{target} was not reached: {why}{rule}. {ask}\n"))
 }
 
-fn page(status: StatusCode, reason: Reason, words: &str) -> Response<Body> {
+pub(crate) fn page(status: StatusCode, reason: Reason, words: &str) -> Response<Body> {
     let mut response = Response::new(Either::Right(Full::new(Bytes::from(words.to_owned()))));
     *response.status_mut() = status;
     response.headers_mut().insert(WHY, HeaderValue::from_static(reason.code()));

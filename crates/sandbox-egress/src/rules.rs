@@ -104,6 +104,10 @@ pub enum Reason {
     TlsOtherName,
     /// TLS for a server that is not named, or named so that only it can read it.
     TlsNameHidden,
+    /// A request over plain HTTP for another server than the one that was allowed.
+    HttpOtherHost,
+    /// A request over plain HTTP to go on with something else.
+    HttpUpgrade,
     /// What came is no request that could be answered.
     NotARequest,
 }
@@ -217,6 +221,8 @@ impl Reason {
             Self::TlsBroken => "what looked like TLS was not",
             Self::TlsOtherName => "the TLS hello names another server than the one that was asked for",
             Self::TlsNameHidden => "the TLS hello does not name its server so that it can be checked",
+            Self::HttpOtherHost => "the request names another server than the one that was asked for",
+            Self::HttpUpgrade => "over plain HTTP nothing else can be begun; use TLS (https, wss)",
             Self::NotARequest => "what was sent is no request that a proxy can answer",
         }
     }
@@ -245,6 +251,8 @@ impl Reason {
             Self::TlsBroken => "tls_broken",
             Self::TlsOtherName => "tls_other_name",
             Self::TlsNameHidden => "tls_name_hidden",
+            Self::HttpOtherHost => "http_other_host",
+            Self::HttpUpgrade => "http_upgrade",
             Self::NotARequest => "not_a_request",
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     Reason,
     client_hello::{self, Beginning},
     engine::{Engine, Opened},
+    plain_http::{FirstLine, first_line},
     record::Verdict,
 };
 
@@ -36,6 +37,25 @@ pub enum Carried {
     Denied(Reason),
 }
 
+/// Why bytes are not moved any longer as they come.
+enum Stop {
+    Carried(Carried),
+    /// They are requests, to be read one by one.
+    Http,
+}
+
+impl From<Carried> for Stop {
+    fn from(carried: Carried) -> Self {
+        Self::Carried(carried)
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Carried(error.into())
+    }
+}
+
 impl From<io::Error> for Carried {
     fn from(_: io::Error) -> Self {
         Self::BrokenOff
@@ -44,22 +64,16 @@ impl From<io::Error> for Carried {
 
 impl Engine {
     /// Carries bytes until both sides have ended, or one does what it may not. `first` was read from the program already.
-    pub async fn carry<C: AsyncRead + AsyncWrite + Unpin>(
+    pub async fn carry<C: AsyncRead + AsyncWrite + Unpin + Send>(
         &self,
         client: C,
         mut opened: Opened,
         first: Vec<u8>,
     ) -> Carried {
         let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (client_reader, client_writer) = tokio::io::split(client);
-        let target = opened.target.clone();
-        let (server_reader, server_writer) = opened.stream.split();
-        let ended = AtomicBool::new(false);
-        let outward = self.outward(client_reader, server_writer, first, &target, &sent, &ended);
-        let inward = copy(server_reader, client_writer, &received, &ended);
-        let both = async { tokio::try_join!(outward, inward).map_or_else(|end| end, |_| Carried::ToTheEnd) };
+        let carrying = self.carry_counted(client, &mut opened, first, [&sent, &received]);
         let carried = tokio::select! {
-            carried = both => carried,
+            carried = carrying => carried,
             () = self.until_closed() => Carried::BrokenOff,
         };
         if carried != Carried::ToTheEnd {
@@ -74,25 +88,52 @@ impl Engine {
         carried
     }
 
+    async fn carry_counted<C: AsyncRead + AsyncWrite + Unpin + Send>(
+        &self,
+        client: C,
+        opened: &mut Opened,
+        mut first: Vec<u8>,
+        [sent, received]: [&AtomicU64; 2],
+    ) -> Carried {
+        let (mut client_reader, mut client_writer) = tokio::io::split(client);
+        let ended = AtomicBool::new(false);
+        let (server_reader, server_writer) = opened.stream.split();
+        let inward = async { Ok(copy(server_reader, &mut client_writer, received, &ended).await?) };
+        let outward =
+            self.outward(&mut client_reader, server_writer, &mut first, &opened.target, [sent, received], &ended);
+        match tokio::try_join!(outward, inward) {
+            Ok(_) => Carried::ToTheEnd,
+            Err(Stop::Carried(carried)) => carried,
+            Err(Stop::Http) => {
+                let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
+                self.carry_http(client, &mut opened.stream, &opened.target, [sent, received]).await
+            }
+        }
+    }
+
     async fn outward(
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        mut first: Vec<u8>,
+        first: &mut Vec<u8>,
         target: &crate::Target,
-        count: &AtomicU64,
+        [sent, received]: [&AtomicU64; 2],
         ended: &AtomicBool,
-    ) -> Result<(), Carried> {
+    ) -> Result<(), Stop> {
         let mut over = false;
         let beginning = loop {
-            match client_hello::read(&first) {
+            // Who is spoken to first speaks no HTTP.
+            let line = if received.load(Ordering::Relaxed) == 0 { first_line(first) } else { FirstLine::Other };
+            match client_hello::read(first) {
                 Beginning::Incomplete if !over => {}
+                Beginning::Other if line == FirstLine::Incomplete && !over => {}
+                Beginning::Other if line == FirstLine::Http => return Err(Stop::Http),
                 // What never became a whole hello may not leave either.
                 Beginning::Incomplete if !first.is_empty() => break Beginning::Broken,
                 beginning => break beginning,
             }
             let begun = !first.is_empty();
-            let more = from.read_buf(&mut first);
+            let more = from.read_buf(first);
             let length = if begun {
                 tokio::time::timeout(HELLO, more).await.map_err(|_| Carried::BrokenOff)??
             } else {
@@ -101,19 +142,19 @@ impl Engine {
             over = length == 0;
         };
         self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
-        to.write_all(&first).await?;
-        count.fetch_add(first.len() as u64, Ordering::Relaxed);
-        drop(first);
+        to.write_all(first).await?;
+        sent.fetch_add(first.len() as u64, Ordering::Relaxed);
+        *first = Vec::new();
         if over {
             ended.store(true, Ordering::Relaxed);
             return Ok(to.shutdown().await?);
         }
-        copy(from, to, count, ended).await
+        Ok(copy(from, to, sent, ended).await?)
     }
 }
 
 /// Most connections wait most of the time, so a large buffer is there only as long as it is filled.
-async fn copy(
+pub(crate) async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     count: &AtomicU64,

@@ -340,3 +340,44 @@ async fn only_so_many_connections_are_held_whatever_they_are_for() {
     }
     panic!("places were not given back");
 }
+
+#[tokio::test]
+async fn plain_http_in_a_tunnel_is_only_for_the_server_that_was_allowed() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let answer = world.connect("a.example", b"GET /x HTTP/1.1\r\nHost: A.example\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.contains("served: GET /x HTTP/1.1"), "{answer}");
+    assert_eq!(world.arrived(), 1);
+    for request in [
+        "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n",
+        "\r\n\r\nGET / HTTP/1.1\r\nhost: b.example\r\n\r\n",
+        "FOO / HTTP/1.1\r\nHost: b.example\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n",
+        "GET http://b.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        "CONNECT b.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: user@a.example\r\n\r\n",
+    ] {
+        let answer = world.connect("a.example", request.as_bytes()).await;
+        let refused = answer.split("\r\n\r\n").nth(1).unwrap_or_default();
+        assert!(refused.starts_with("HTTP/1.1 4") || refused.is_empty(), "{request:?}: {answer}");
+        let answer = world.socks("a.example", request.as_bytes()).await;
+        assert!(!String::from_utf8_lossy(&answer).contains("served"), "{request:?}");
+    }
+    for broken in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET\t/\tHTTP/1.1\r\nHost: b.example\r\n\r\n"] {
+        assert!(!world.connect("a.example", broken.as_bytes()).await.contains("served"), "{broken:?}");
+    }
+    assert_eq!(world.arrived(), 1, "a request for another server arrived");
+    // A second request on the same connection is looked at like the first.
+    let two = "GET /1 HTTP/1.1\r\nHost: a.example\r\n\r\nGET /2 HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    let answer = world.connect("a.example", two.as_bytes()).await;
+    assert!(!answer.contains("/2"), "{answer}");
+}
+
+#[tokio::test]
+async fn who_names_nobody_in_a_request_is_given_the_name_that_was_allowed() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let answer = world.connect("a.example", b"GET /x HTTP/1.0\r\n\r\n").await;
+    assert!(answer.to_lowercase().contains("host: a.example"), "{answer}");
+    // Other first lines go through as they are.
+    assert!(world.connect("a.example", b"NICK somebody\n").await.ends_with("served: NICK somebody\n"));
+}

@@ -1,0 +1,211 @@
+//! HTTP without TLS inside a tunnel: every request on it must be for the server that the tunnel is for.
+//!
+//! Many servers share an address, and answer for whoever is named in the request. So what looks like HTTP is read and said
+//! again, request by request, by the same library on both sides: what we read is what the far end gets.
+
+use std::{
+    pin::pin,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use http_body_util::{Either, Full};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{self, HeaderValue},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use crate::{
+    Decision, Engine, Host, Reason, Target,
+    proxy::page,
+    tunnel::{Carried, copy},
+};
+
+/// Room between the two sides.
+const BETWEEN: usize = 64 << 10;
+/// A first line that is longer is none of HTTP.
+const LONGEST_LINE: usize = 16 << 10;
+
+/// What the first line of a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstLine {
+    /// More is needed to tell.
+    Incomplete,
+    /// A request.
+    Http,
+    /// Something else.
+    Other,
+}
+
+/// Reads the first bytes that a program sends. Only what begins like a word of text is waited for.
+pub fn first_line(bytes: &[u8]) -> FirstLine {
+    let start = bytes.iter().position(|byte| !b"\r\n".contains(byte));
+    let Some(rest) = start.map(|start| &bytes[start..]) else {
+        return if bytes.len() < LONGEST_LINE { FirstLine::Incomplete } else { FirstLine::Other };
+    };
+    let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x80..=0xff);
+    if !rest[0].is_ascii_alphabetic() || !line.iter().all(text) {
+        return FirstLine::Other;
+    }
+    let whole = line.len() < rest.len();
+    match line.windows(5).any(|window| window.eq_ignore_ascii_case(b"HTTP/")) {
+        true => FirstLine::Http,
+        false if whole || line.len() >= LONGEST_LINE => FirstLine::Other,
+        false => FirstLine::Incomplete,
+    }
+}
+
+impl Engine {
+    /// Carries requests and answers until one side has ended.
+    pub(crate) async fn carry_http(
+        &self,
+        client: impl AsyncRead + AsyncWrite + Unpin + Send,
+        server: &mut TcpStream,
+        target: &Target,
+        [sent, received]: [&AtomicU64; 2],
+    ) -> Carried {
+        let (ours, theirs) = tokio::io::duplex(BETWEEN);
+        let mut builder = hyper::client::conn::http1::Builder::new();
+        let handshake = builder.preserve_header_case(true).handshake::<_, Incoming>(TokioIo::new(ours)).await;
+        let Ok((sender, connection)) = handshake else { return Carried::BrokenOff };
+        let sender = tokio::sync::Mutex::new(sender);
+        let denied = Mutex::new(None);
+        let respond = |request| self.pass_on(request, target, &sender, &denied);
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.timer(TokioTimer::new()).max_buf_size(BETWEEN).preserve_header_case(true).half_close(true);
+        let mut serving = pin!(builder.serve_connection(TokioIo::new(client), service_fn(respond)));
+        let ended = AtomicBool::new(false);
+        let (reader, writer) = tokio::io::split(theirs);
+        let (server_reader, server_writer) = server.split();
+        let far = async {
+            let sent = copy(reader, server_writer, sent, &ended);
+            let received = copy(server_reader, writer, received, &ended);
+            tokio::join!(connection, sent, received)
+        };
+        let (mut far, mut far_ended) = (pin!(far), false);
+        let served = loop {
+            tokio::select! {
+                served = serving.as_mut() => break served,
+                // The answer that is on its way still arrives, and then there is nobody to ask.
+                _ = far.as_mut(), if !far_ended => {
+                    far_ended = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        };
+        let carried = if served.is_ok() { Carried::ToTheEnd } else { Carried::BrokenOff };
+        let denied = *denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.map_or(carried, Carried::Denied)
+    }
+
+    async fn pass_on(
+        &self,
+        mut request: Request<Incoming>,
+        target: &Target,
+        sender: &tokio::sync::Mutex<hyper::client::conn::http1::SendRequest<Incoming>>,
+        denied: &Mutex<Option<Reason>>,
+    ) -> hyper::Result<Response<Either<Incoming, Full<Bytes>>>> {
+        if let Err(reason) = self.check_request(&mut request, target) {
+            *denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            let words = format!("The request was not passed on to {target}: {}.\n", reason.in_words());
+            return Ok(page(StatusCode::FORBIDDEN, reason, &words));
+        }
+        let mut sender = sender.lock().await;
+        sender.ready().await?;
+        Ok(sender.send_request(request).await?.map(Either::Left))
+    }
+
+    /// Whether a request is for the target; who is not named in it is put in.
+    fn check_request(&self, request: &mut Request<Incoming>, target: &Target) -> Result<(), Reason> {
+        // What comes after would not be read any more.
+        if request.headers().contains_key(header::UPGRADE) {
+            return Err(Reason::HttpUpgrade);
+        }
+        let line = request.uri().authority().map(|authority| authority.as_str().to_owned());
+        let mut said = request.headers().get_all(header::HOST).iter().map(|value| value.to_str().map(str::to_owned));
+        let said = match (said.next(), said.next()) {
+            (None, _) => None,
+            (Some(Ok(host)), None) => Some(host),
+            _ => return Err(Reason::HttpOtherHost),
+        };
+        for authority in line.iter().chain(&said) {
+            let named = Target::from_authority(authority, Some(target.port)).map_err(|_| Reason::HttpOtherHost)?;
+            self.check_named(&named.host, target)?;
+        }
+        if said.is_none() {
+            let host = HeaderValue::try_from(target.host.to_string()).map_err(|_| Reason::HttpOtherHost)?;
+            request.headers_mut().insert(header::HOST, host);
+        }
+        Ok(())
+    }
+
+    fn check_named(&self, named: &Host, target: &Target) -> Result<(), Reason> {
+        match &target.host {
+            host if host == named => Ok(()),
+            Host::Name(_) => Err(Reason::HttpOtherHost),
+            Host::Address(_) => {
+                let rules = self.rules();
+                let decision = rules.decide(&Target { host: named.clone(), ..target.clone() });
+                match decision {
+                    Decision::Denied { reason: Reason::DeniedByRule, .. } => Err(Reason::DeniedByRule),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_told_from_other_first_lines_and_nothing_is_waited_for_in_vain() {
+        let table: [(FirstLine, &[&str]); 3] = [
+            (
+                FirstLine::Http,
+                &[
+                    "GET / HTTP/1.1\r\n",
+                    "\r\n\r\nGET / HTTP/1.0\n",
+                    "FOO\t/x\thttp/1.1\n",
+                    "PRI * HTTP/2.0\r\n",
+                    "GET / HTTP/",
+                ],
+            ),
+            (FirstLine::Incomplete, &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x"]),
+            (
+                FirstLine::Other,
+                &["SSH-2.0-x\r\n", "NICK x\r\n", "GET /\r\n", "*1\r\n", "<stream>", "\0", "a\0", "\u{1}a", "1 LOGIN"],
+            ),
+        ];
+        for (expected, lines) in table {
+            for line in lines {
+                assert_eq!(first_line(line.as_bytes()), expected, "{line:?}");
+            }
+        }
+        assert_eq!(first_line(&[b'a'; LONGEST_LINE]), FirstLine::Other);
+        assert_eq!(first_line(&[b'\n'; LONGEST_LINE]), FirstLine::Other);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_told_stays_so(bytes in prop::collection::vec(any::<u8>(), 0..60), more in prop::collection::vec(any::<u8>(), 0..9)) {
+            let before = first_line(&bytes);
+            if before != FirstLine::Incomplete {
+                prop_assert_eq!(first_line(&[bytes, more].concat()), before);
+            }
+        }
+    }
+}
