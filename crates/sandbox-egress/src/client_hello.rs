@@ -36,7 +36,7 @@ pub fn read(bytes: &[u8]) -> Beginning {
     match bytes {
         [] => Beginning::Incomplete,
         [0x16, 3, ..] | [0x16] => match message(bytes) {
-            Some(Ok(message)) => parse(&message),
+            Some(Ok((message, _))) => parse(&message),
             Some(Err(())) => Beginning::Broken,
             None if bytes.len() >= LONGEST => Beginning::Broken,
             None => Beginning::Incomplete,
@@ -50,11 +50,37 @@ pub fn read(bytes: &[u8]) -> Beginning {
     }
 }
 
-/// The whole first message, which may come in several records; nothing if more is needed.
-fn message(mut bytes: &[u8]) -> Option<Result<Vec<u8>, ()>> {
-    let mut message = Vec::new();
+/// Where a hello ends that is there whole.
+pub fn end(bytes: &[u8]) -> Option<usize> {
+    message(bytes)?.ok().map(|(_, length)| length)
+}
+
+/// What a client says next when it has said hello. A server may ask for another hello, which is looked at like the first;
+/// nobody else sends one.
+pub fn read_next(bytes: &[u8]) -> Beginning {
+    // Says that what follows is encrypted, also where it is not yet. Once is enough.
+    let rest = match bytes {
+        [0x14, 3, _, 0, 1, _, rest @ ..] => rest,
+        all => all,
+    };
+    match rest {
+        [0x14, ..] if rest.len() < bytes.len() => Beginning::Broken,
+        [0x16, _, _, 0, 0, ..] => Beginning::Broken,
+        [0x16, _, _, _, _, 1, ..] => match read(rest) {
+            Beginning::Other => Beginning::Broken,
+            found => found,
+        },
+        [] | [0x14 | 0x16, ..] if rest.len() < 6 => Beginning::Incomplete,
+        _ => Beginning::Other,
+    }
+}
+
+/// The whole first message, which may come in several records, and their length; nothing if more is needed.
+fn message(bytes: &[u8]) -> Option<Result<(Vec<u8>, usize), ()>> {
+    let (mut message, mut left) = (Vec::new(), bytes);
     loop {
-        let (head, rest) = bytes.split_at_checked(RECORD_HEAD)?;
+        let length_before = bytes.len() - left.len();
+        let (head, rest) = left.split_at_checked(RECORD_HEAD)?;
         let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
         if head[0] != u8::from(TlsRecordType::Handshake) || head[1] != 3 || length == 0 {
             return Some(Err(()));
@@ -67,11 +93,12 @@ fn message(mut bytes: &[u8]) -> Option<Result<Vec<u8>, ()>> {
                 return Some(Err(()));
             }
             if message.len() >= whole {
-                message.truncate(whole);
-                return Some(Ok(message));
+                // A client says nothing after its hello until it is answered.
+                let alone = message.len() == whole;
+                return Some(if alone { Ok((message, length_before + RECORD_HEAD + length)) } else { Err(()) });
             }
         }
-        bytes = rest;
+        left = rest;
     }
 }
 
@@ -161,6 +188,32 @@ mod tests {
     }
 
     #[test]
+    fn a_second_hello_is_found_behind_whatever_comes_before_it() {
+        let (first, second) = (hello(&[names(&["a.example"])], 50), hello(&[names(&["b.example"])], 7));
+        assert_eq!(end(&[&first[..], &second].concat()), Some(first.len()));
+        assert_eq!(end(&first[..first.len() - 1]), None);
+        let cipher = [0x14, 3, 3, 0, 1, 1];
+        for before in [&[][..], &cipher] {
+            let bytes = [before, &second].concat();
+            assert_eq!(read_next(&bytes), server("b.example", false));
+            for length in 0..bytes.len() {
+                assert_eq!(read_next(&bytes[..length]), Beginning::Incomplete, "{length}");
+            }
+        }
+        for other in [
+            &[0x17, 3, 3, 0, 9, 1][..],
+            &[0x16, 3, 3, 0, 9, 16],
+            &[0x15, 3, 3, 0, 2, 1],
+            &[&cipher[..], &[0x17]].concat(),
+        ] {
+            assert_eq!(read_next(other), Beginning::Other, "{other:?}");
+        }
+        for broken in [&[0x16, 3, 3, 0, 0, 1][..], &[0x16, 1, 1, 0, 9, 1], &[cipher, cipher].concat()] {
+            assert_eq!(read_next(broken), Beginning::Broken, "{broken:?}");
+        }
+    }
+
+    #[test]
     fn hidden_missing_and_double_names_are_told_apart() {
         assert_eq!(read(&hello(&[], 9999)), Beginning::Hello { server: None, encrypted: false });
         let hidden = hello(&[names(&["a.example"]), (ENCRYPTED_CLIENT_HELLO, vec![0; 10])], 9999);
@@ -193,6 +246,8 @@ mod tests {
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u16..60) {
             read(&bytes);
             read(&[&[0x16, 3, 1, 0, bytes.len() as u8][..], &bytes].concat());
+            read_next(&bytes);
+            read_next(&[&[0x16, 3, 1, 0, bytes.len() as u8, 1][..], &bytes].concat());
             read(&hello(&[(kind, bytes)], 9999));
         }
     }

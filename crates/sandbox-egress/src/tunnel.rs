@@ -142,6 +142,13 @@ impl Engine {
             over = length == 0;
         };
         self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+        if let Beginning::Hello { .. } = beginning {
+            let hello = client_hello::end(first).unwrap_or(first.len());
+            to.write_all(&first[..hello]).await?;
+            sent.fetch_add(hello as u64, Ordering::Relaxed);
+            first.drain(..hello);
+            over = self.check_second_hello(&mut from, first, target).await?;
+        }
         to.write_all(first).await?;
         sent.fetch_add(first.len() as u64, Ordering::Relaxed);
         *first = Vec::new();
@@ -150,6 +157,29 @@ impl Engine {
             return Ok(to.shutdown().await?);
         }
         Ok(copy(from, to, sent, ended).await?)
+    }
+}
+
+impl Engine {
+    /// Reads on until it is clear that no other hello comes, or that it may. True if nothing more comes at all.
+    async fn check_second_hello(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        read: &mut Vec<u8>,
+        target: &crate::Target,
+    ) -> Result<bool, Carried> {
+        loop {
+            match client_hello::read_next(read) {
+                Beginning::Incomplete if from.read_buf(read).await? == 0 => {
+                    return if read.is_empty() { Ok(true) } else { Err(Carried::Denied(Reason::TlsBroken)) };
+                }
+                Beginning::Incomplete => {}
+                beginning => {
+                    self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+                    return Ok(false);
+                }
+            }
+        }
     }
 }
 
