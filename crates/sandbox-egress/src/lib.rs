@@ -9,6 +9,7 @@
 mod address;
 pub mod client_hello;
 pub mod dns;
+mod doors;
 mod engine;
 mod host;
 mod pattern;
@@ -25,6 +26,7 @@ mod transparent;
 mod tunnel;
 
 pub use address::{Network, NetworkError, Reach, reach};
+pub use doors::Doors;
 pub use engine::{Engine, MOST_CONNECTIONS, Opened, Refusal};
 pub use host::{Host, HostError, Name};
 pub use pattern::{Pattern, PatternError};

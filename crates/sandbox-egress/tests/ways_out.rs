@@ -12,10 +12,10 @@ use std::{
 };
 
 use hickory_proto::{
-    op::Message,
+    op::{Message, Query, ResponseCode},
     rr::{RData, Record as DnsRecord, RecordType, rdata},
 };
-use sandbox_egress::{Effect, Engine, Protocol, Reason, Record, Resolver, Rule, Rules, Verdict};
+use sandbox_egress::{Doors, Effect, Engine, Protocol, Reason, Record, Resolver, Rule, Rules, Verdict};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -25,6 +25,7 @@ use tokio::{
 struct World {
     engine: Arc<Engine>,
     proxy: SocketAddr,
+    dns: SocketAddr,
     records: Arc<Mutex<Vec<Record>>>,
     questions: Arc<AtomicUsize>,
     /// Connections that arrived at the server.
@@ -65,15 +66,11 @@ impl World {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
-        tokio::spawn({
-            let engine = Arc::clone(&engine);
-            async move {
-                while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(Arc::clone(&engine).serve_proxy(stream));
-                }
-            }
-        });
-        Self { engine, proxy, records, questions, arrived, port }
+        let asked = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let dns = asked.local_addr().unwrap();
+        let doors = Doors { proxy: vec![listener], dns: vec![asked], ..Doors::default() };
+        tokio::spawn(Arc::clone(&engine).serve(doors));
+        Self { engine, proxy, dns, records, questions, arrived, port }
     }
 
     /// Says this to the proxy and ends; everything that it answers.
@@ -321,7 +318,15 @@ async fn a_sandbox_that_has_ended_has_no_connections_left() {
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(std::time::Duration::from_secs(5), held.read_to_end(&mut rest)).await;
     assert!(ended.is_ok(), "it is still there");
-    assert_eq!(world.say(b"CONNECT a.example:80 HTTP/1.1\r\n\r\n").await, "");
+    let mut closed = false;
+    for _ in 0..100 {
+        closed = TcpStream::connect(world.proxy).await.is_err();
+        if closed {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(closed, "somebody still listens");
 }
 
 #[tokio::test]
@@ -390,4 +395,26 @@ async fn who_names_nobody_in_a_request_is_given_the_name_that_was_allowed() {
     assert!(answer.to_lowercase().contains("host: a.example"), "{answer}");
     // Other first lines go through as they are.
     assert!(world.connect("a.example", b"NICK somebody\n").await.ends_with("served: NICK somebody\n"));
+}
+
+#[tokio::test]
+async fn a_name_is_answered_with_a_stand_in_that_leads_to_it_and_is_looked_up_outside() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let ask = async |name: &str| {
+        let mut question = Message::query();
+        question.add_query(Query::query(hickory_proto::rr::Name::from_ascii(name).unwrap(), RecordType::A));
+        client.send_to(&question.to_vec().unwrap(), world.dns).await.unwrap();
+        let mut buffer = [0; 1500];
+        let length = client.recv(&mut buffer).await.unwrap();
+        Message::from_vec(&buffer[..length]).unwrap()
+    };
+    assert_eq!(ask("secret.evil.example.").await.metadata.response_code, ResponseCode::NXDomain);
+    let reply = ask("a.example.").await;
+    let RData::A(rdata::A(stand_in)) = reply.answers[0].data else { panic!("{reply:?}") };
+    assert_eq!(world.questions.load(Ordering::SeqCst), 0, "a question from inside went out");
+    // Also for a program that asks for a name itself and then uses the proxy.
+    let answer = world.connect(&stand_in.to_string(), b"hello\n").await;
+    assert!(answer.ends_with("served: hello\n"), "{answer}");
+    assert_eq!(world.last().await.target, format!("a.example:{}", world.port));
 }

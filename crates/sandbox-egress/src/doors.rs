@@ -1,0 +1,71 @@
+//! The listeners in a sandbox's network, served from outside until the sandbox has ended.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream, UdpSocket},
+    task::JoinSet,
+};
+
+use crate::Engine;
+
+/// Longer questions than this are not asked over UDP.
+const LONGEST_QUESTION: usize = 1500;
+/// Time for what keeps a listener from accepting (out of descriptors) to pass.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Every way in which a sandbox can reach us.
+#[derive(Default)]
+pub struct Doors {
+    /// For programs that know a proxy.
+    pub proxy: Vec<TcpListener>,
+    /// For those that do not: redirected to us, wherever they wanted to go.
+    pub redirected: Vec<TcpListener>,
+    /// For questions for names.
+    pub dns: Vec<UdpSocket>,
+}
+
+impl Engine {
+    /// Serves all doors until [`Engine::close`].
+    pub async fn serve(self: Arc<Self>, doors: Doors) {
+        let mut serving = JoinSet::new();
+        for listener in doors.proxy {
+            let engine = Arc::clone(&self);
+            serving.spawn(accept(listener, move |stream| Arc::clone(&engine).serve_proxy(stream)));
+        }
+        for listener in doors.redirected {
+            let engine = Arc::clone(&self);
+            serving.spawn(accept(listener, move |stream| Arc::clone(&engine).serve_redirected(stream)));
+        }
+        for socket in doors.dns {
+            serving.spawn(answer(Arc::clone(&self), socket));
+        }
+        self.until_closed().await;
+        // Those who are being served end by themselves; nobody else is let in.
+        serving.shutdown().await;
+    }
+}
+
+async fn accept<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, serve: impl Fn(TcpStream) -> F) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve(stream))),
+            Err(_) => tokio::time::sleep(BREATH).await,
+        }
+    }
+}
+
+async fn answer(engine: Arc<Engine>, socket: UdpSocket) {
+    let mut question = [0; LONGEST_QUESTION];
+    loop {
+        match socket.recv_from(&mut question).await {
+            Ok((length, from)) => {
+                if let Some(reply) = engine.answer_dns(&question[..length]) {
+                    // Whoever asked and did not wait is nobody's concern.
+                    let _ = socket.try_send_to(&reply, from);
+                }
+            }
+            Err(_) => tokio::time::sleep(BREATH).await,
+        }
+    }
+}
