@@ -114,7 +114,7 @@ impl Engine {
         drop(stand_ins);
         if let crate::dns::Asked::Denied(name) | crate::dns::Asked::TooMany(name) = asked {
             let refusal = Refusal { reason: Reason::NameDenied, rule: None };
-            (self.recorder)(Record::question(&name, &refusal));
+            (self.recorder)(Record::refused(name.to_string(), &refusal, Duration::ZERO));
         }
         reply
     }
@@ -191,7 +191,7 @@ impl Engine {
     }
 
     fn record_refusal(&self, target: &Target, refusal: &Refusal, since: Instant) {
-        (self.recorder)(Record::refused(target, refusal, since.elapsed()));
+        (self.recorder)(Record::refused(target.to_string(), refusal, since.elapsed()));
     }
 
     /// A connection has ended.

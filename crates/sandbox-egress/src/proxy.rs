@@ -73,13 +73,15 @@ impl Engine {
             Ok(target) => target,
             Err(why) => return page(StatusCode::BAD_REQUEST, Reason::NotARequest, &why),
         };
+        // What is connected may outlive the request, so it has a place of its own.
+        let Some(place) = self.place() else {
+            return denied(&target, &Refusal { reason: Reason::TooManyConnections, rule: None });
+        };
         let opened = match self.open(target.clone()).await {
             Ok(opened) => opened,
             Err(refusal) => return denied(&target, &refusal),
         };
         if request.method() == Method::CONNECT {
-            // The connection is ours now, and has a place of its own.
-            let place = self.place();
             tokio::spawn(async move {
                 let _place = place;
                 if let Ok(upgraded) = hyper::upgrade::on(request).await {
@@ -89,7 +91,10 @@ impl Engine {
             return Response::new(Either::Right(Full::default()));
         }
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
-        tokio::spawn(async move { self.carry(theirs, opened, Vec::new()).await });
+        tokio::spawn(async move {
+            let _place = place;
+            self.carry(theirs, opened, Vec::new()).await
+        });
         match tokio::time::timeout(ANSWER, forward(request, &target, ours)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
@@ -118,7 +123,6 @@ impl Engine {
                 Err(refusal) => match refusal.reason {
                     Reason::Refused => Answer::Refused,
                     Reason::NoSuchName | Reason::Unreachable => Answer::Unreachable,
-                    Reason::TooManyConnections => Answer::Failed,
                     _ => Answer::NotAllowed,
                 },
             },

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::{Name, Reason, Target, engine::Refusal};
+use crate::{Reason, engine::Refusal};
 
 /// One connection, or one that was not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,27 +33,8 @@ pub enum Verdict {
 }
 
 impl Record {
-    pub(crate) fn refused(target: &Target, refusal: &Refusal, duration: Duration) -> Self {
-        Self {
-            target: target.to_string(),
-            address: None,
-            rule: refusal.rule.clone(),
-            verdict: Verdict::Denied(refusal.reason),
-            sent: 0,
-            received: 0,
-            duration,
-        }
-    }
-
-    pub(crate) fn question(name: &Name, refusal: &Refusal) -> Self {
-        Self {
-            target: name.to_string(),
-            address: None,
-            rule: refusal.rule.clone(),
-            verdict: Verdict::Denied(refusal.reason),
-            sent: 0,
-            received: 0,
-            duration: Duration::ZERO,
-        }
+    pub(crate) fn refused(target: String, refusal: &Refusal, duration: Duration) -> Self {
+        let (rule, verdict) = (refusal.rule.clone(), Verdict::Denied(refusal.reason));
+        Self { target, address: None, rule, verdict, sent: 0, received: 0, duration }
     }
 }

@@ -330,6 +330,25 @@ async fn a_sandbox_that_has_ended_has_no_connections_left() {
 }
 
 #[tokio::test]
+async fn a_tunnel_is_not_made_where_there_is_no_place_for_it() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let mut held = Vec::new();
+    for _ in 1..sandbox_egress::MOST_CONNECTIONS {
+        held.push(TcpStream::connect(world.proxy).await.unwrap());
+    }
+    // The connection to the proxy takes the last place, so what it asks for has none.
+    let mut answer = String::new();
+    for _ in 0..50 {
+        answer = world.connect("a.example", b"hello\n").await;
+        if answer.starts_with("HTTP/1.1 503") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"), "{answer}");
+}
+
+#[tokio::test]
 async fn only_so_many_connections_are_held_whatever_they_are_for() {
     let world = World::new(Vec::new(), &["127.0.0.1"]).await;
     let mut held = Vec::new();
