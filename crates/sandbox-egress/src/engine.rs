@@ -30,11 +30,36 @@ pub struct Engine {
     stand_ins: Mutex<StandIns>,
     room: Arc<Semaphore>,
     closed: watch::Sender<bool>,
-    recorder: Box<dyn Fn(Record) + Send + Sync>,
+    recorder: Recorder,
 }
 
-/// Connections at once, of one sandbox.
-pub const MOST_CONNECTIONS: usize = 1024;
+/// What makes one sandbox's way out different from another's.
+pub struct Setup {
+    /// What it may reach.
+    pub rules: Rules,
+    /// Who knows the addresses of names.
+    pub resolver: Resolver,
+    /// How much of it.
+    pub limits: Limits,
+    /// Told of whatever is connected or refused.
+    pub recorder: Recorder,
+}
+
+/// Whoever writes down what happened.
+pub type Recorder = Box<dyn Fn(Record) + Send + Sync>;
+
+/// How much one sandbox may use of the way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 1024 }
+    }
+}
 
 /// Why nothing was connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,15 +82,16 @@ pub struct Opened {
 }
 
 impl Engine {
-    /// With these rules. Whatever is connected or refused is told to the recorder.
-    pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Arc<Self> {
+    /// Ready to be served.
+    pub fn new(setup: Setup) -> Arc<Self> {
+        let Setup { rules, resolver, limits, recorder } = setup;
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
             stand_ins: Mutex::default(),
-            room: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            room: Arc::new(Semaphore::new(limits.connections)),
             closed: watch::Sender::new(false),
-            recorder: Box::new(recorder),
+            recorder,
         })
     }
 

@@ -27,7 +27,7 @@ mod tunnel;
 
 pub use address::{Network, NetworkError, Reach, reach};
 pub use doors::Doors;
-pub use engine::{Engine, MOST_CONNECTIONS, Opened, Refusal};
+pub use engine::{Engine, Limits, Opened, Recorder, Refusal, Setup};
 pub use host::{Host, HostError, Name};
 pub use pattern::{Pattern, PatternError};
 pub use presets::Mirror;

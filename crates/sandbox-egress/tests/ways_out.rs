@@ -15,7 +15,7 @@ use hickory_proto::{
     op::{Message, Query, ResponseCode},
     rr::{RData, Record as DnsRecord, RecordType, rdata},
 };
-use sandbox_egress::{Doors, Effect, Engine, Protocol, Reason, Record, Resolver, Rule, Rules, Verdict};
+use sandbox_egress::{Doors, Effect, Engine, Limits, Protocol, Reason, Record, Resolver, Rule, Rules, Setup, Verdict};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -60,10 +60,11 @@ impl World {
         let resolver = Resolver::with_server(names.local_addr().unwrap()).unwrap();
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         tokio::spawn(lie(names, addresses, Arc::clone(&questions)));
-        let engine = Engine::new(Rules(rules), resolver, {
+        let recorder: sandbox_egress::Recorder = {
             let records: Arc<Mutex<Vec<Record>>> = Arc::clone(&records);
-            move |record| records.lock().unwrap().push(record)
-        });
+            Box::new(move |record| records.lock().unwrap().push(record))
+        };
+        let engine = Engine::new(Setup { rules: Rules(rules), resolver, limits: Limits::default(), recorder });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let asked = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -333,7 +334,7 @@ async fn a_sandbox_that_has_ended_has_no_connections_left() {
 async fn a_tunnel_is_not_made_where_there_is_no_place_for_it() {
     let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
     let mut held = Vec::new();
-    for _ in 1..sandbox_egress::MOST_CONNECTIONS {
+    for _ in 1..Limits::default().connections {
         held.push(TcpStream::connect(world.proxy).await.unwrap());
     }
     // The connection to the proxy takes the last place, so what it asks for has none.
@@ -352,7 +353,7 @@ async fn a_tunnel_is_not_made_where_there_is_no_place_for_it() {
 async fn only_so_many_connections_are_held_whatever_they_are_for() {
     let world = World::new(Vec::new(), &["127.0.0.1"]).await;
     let mut held = Vec::new();
-    for _ in 0..sandbox_egress::MOST_CONNECTIONS {
+    for _ in 0..Limits::default().connections {
         held.push(TcpStream::connect(world.proxy).await.unwrap());
     }
     // They are counted when they were accepted, which may take a moment.
