@@ -12,8 +12,9 @@ use tokio::{
 };
 
 use crate::{
-    Decision, Host, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
+    Decision, Host, Limits, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
     client_hello::Beginning,
+    limits::Meter,
     record::{Record, Verdict},
 };
 
@@ -29,6 +30,7 @@ pub struct Engine {
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
     room: Arc<Semaphore>,
+    pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     recorder: Recorder,
 }
@@ -47,19 +49,6 @@ pub struct Setup {
 
 /// Whoever writes down what happened.
 pub type Recorder = Box<dyn Fn(Record) + Send + Sync>;
-
-/// How much one sandbox may use of the way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at once.
-    pub connections: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { connections: 1024 }
-    }
-}
 
 /// Why nothing was connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +79,7 @@ impl Engine {
             resolver,
             stand_ins: Mutex::default(),
             room: Arc::new(Semaphore::new(limits.connections)),
+            meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             recorder,
         })
@@ -167,6 +157,9 @@ impl Engine {
             }
         };
         let refuse = |reason| Refusal { reason, rule: Some(rule.clone()) };
+        if self.meter.is_used_up() {
+            return Err(refuse(Reason::TransferUsedUp));
+        }
         let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
         let _ = stream.set_nodelay(true);

@@ -8,6 +8,7 @@ use hyper::{
     body::{Bytes, Incoming},
     header::{self, HeaderMap, HeaderName, HeaderValue},
     service::service_fn,
+    upgrade::Upgraded,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -16,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    Engine, Reason, Refusal, Target, TargetError,
+    Engine, Opened, Reason, Refusal, Target, TargetError,
     socks::{self, Answer, SocksError},
     tunnel::Carried,
 };
@@ -85,7 +86,7 @@ impl Engine {
             tokio::spawn(async move {
                 let _place = place;
                 if let Ok(upgraded) = hyper::upgrade::on(request).await {
-                    self.carry(TokioIo::new(upgraded), opened, Vec::new()).await;
+                    self.carry_upgraded(upgraded, opened).await;
                 }
             });
             return Response::new(Either::Right(Full::default()));
@@ -104,6 +105,19 @@ impl Engine {
             Err(_) => {
                 page(StatusCode::GATEWAY_TIMEOUT, Reason::Unreachable, &format!("{target} did not answer in time\n"))
             }
+        }
+    }
+
+    /// A tunnel of a client that spoke HTTP until now. What was broken off is reset, for which its socket is needed.
+    async fn carry_upgraded(&self, upgraded: Upgraded, opened: Opened) {
+        match upgraded.downcast::<TokioIo<TcpStream>>() {
+            Ok(parts) => {
+                let mut stream = parts.io.into_inner();
+                if self.carry(&mut stream, opened, parts.read_buf.into()).await != Carried::ToTheEnd {
+                    let _ = stream.set_zero_linger();
+                }
+            }
+            Err(upgraded) => drop(self.carry(TokioIo::new(upgraded), opened, Vec::new()).await),
         }
     }
 

@@ -98,6 +98,8 @@ pub enum Reason {
     Refused,
     /// The sandbox has as many connections as it may have.
     TooManyConnections,
+    /// The sandbox has carried as many bytes as it may carry.
+    TransferUsedUp,
     /// What looked like TLS was not.
     TlsBroken,
     /// TLS for another server than the one that was allowed.
@@ -218,6 +220,7 @@ impl Reason {
             Self::Unreachable => "nobody answers there",
             Self::Refused => "the far end refuses connections on this port",
             Self::TooManyConnections => "the sandbox has as many connections as it may have",
+            Self::TransferUsedUp => "the sandbox has sent and received as much as it may",
             Self::TlsBroken => "what looked like TLS was not",
             Self::TlsOtherName => "the TLS hello names another server than the one that was asked for",
             Self::TlsNameHidden => "the TLS hello does not name its server so that it can be checked",
@@ -248,6 +251,7 @@ impl Reason {
             Self::Unreachable => "unreachable",
             Self::Refused => "refused",
             Self::TooManyConnections => "too_many_connections",
+            Self::TransferUsedUp => "transfer_used_up",
             Self::TlsBroken => "tls_broken",
             Self::TlsOtherName => "tls_other_name",
             Self::TlsNameHidden => "tls_name_hidden",

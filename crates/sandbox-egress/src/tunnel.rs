@@ -15,6 +15,7 @@ use crate::{
     Reason,
     client_hello::{self, Beginning},
     engine::{Engine, Opened},
+    metered::Metered,
     plain_http::{FirstLine, first_line},
     record::Verdict,
 };
@@ -71,10 +72,17 @@ impl Engine {
         first: Vec<u8>,
     ) -> Carried {
         let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
+        self.meter.charge(first.len());
+        let client = Metered::new(client, &self.meter);
         let carrying = self.carry_counted(client, &mut opened, first, [&sent, &received]);
         let carried = tokio::select! {
             carried = carrying => carried,
             () = self.until_closed() => Carried::BrokenOff,
+            () = self.meter.until_used_up() => Carried::BrokenOff,
+        };
+        let carried = match carried {
+            Carried::BrokenOff if self.meter.is_used_up() => Carried::Denied(Reason::TransferUsedUp),
+            carried => carried,
         };
         if carried != Carried::ToTheEnd {
             // The far end is not to take this for an orderly end.

@@ -1,0 +1,161 @@
+//! How much of the way out one sandbox gets, tried with real sockets: its speed, its bytes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should say where")]
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use sandbox_egress::{Doors, Effect, Engine, Limits, Protocol, Reason, Record, Resolver, Rule, Rules, Setup, Verdict};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+const MEGABYTE: usize = 1_000_000;
+
+/// A way out that leads to servers on loopback.
+struct Way {
+    engine: Arc<Engine>,
+    proxy: SocketAddr,
+    records: Arc<Mutex<Vec<Record>>>,
+}
+
+impl Way {
+    async fn new(limits: Limits) -> Self {
+        let rule = Rule {
+            name: "here".into(),
+            effect: Effect::Allow,
+            hosts: vec!["127.0.0.1".parse().unwrap()],
+            ports: Vec::new(),
+            protocol: Protocol::Tcp,
+            within: Vec::new(),
+        };
+        let records: Arc<Mutex<Vec<Record>>> = Arc::default();
+        let written = Arc::clone(&records);
+        let engine = Engine::new(Setup {
+            rules: Rules(vec![rule]),
+            resolver: Resolver::with_server("127.0.0.1:9".parse().unwrap()).unwrap(),
+            limits,
+            recorder: Box::new(move |record| written.lock().unwrap().push(record)),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = listener.local_addr().unwrap();
+        tokio::spawn(Arc::clone(&engine).serve(Doors { proxy: vec![listener], ..Doors::default() }));
+        Self { engine, proxy, records }
+    }
+
+    /// A tunnel, by CONNECT.
+    async fn tunnel(&self, port: u16) -> TcpStream {
+        let mut stream = TcpStream::connect(self.proxy).await.unwrap();
+        stream.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+        stream
+    }
+
+    /// The records, once there are so many.
+    async fn records(&self, count: usize) -> Vec<Record> {
+        for _ in 0..300 {
+            let found = self.records.lock().unwrap().clone();
+            if found.len() >= count {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{:?}", self.records.lock().unwrap())
+    }
+}
+
+/// A server that sends so many bytes to whoever comes, swallows what it is sent, and ends when both are done.
+async fn source(bytes: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = stream.split();
+                let (bytes, mut sink) = (vec![0; bytes], tokio::io::sink());
+                let _ = tokio::join!(writer.write_all(&bytes), tokio::io::copy(&mut reader, &mut sink));
+            });
+        }
+    });
+    port
+}
+
+async fn drain(mut stream: TcpStream) -> (usize, std::io::Result<()>) {
+    let (mut total, mut buffer) = (0, vec![0; 64 << 10]);
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(0) => return (total, Ok(())),
+            Ok(length) => total += length,
+            Err(error) => return (total, Err(error)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_megabytes_at_one_a_second_take_two_seconds() {
+    let way = Way::new(Limits { bandwidth: Some(MEGABYTE as u64), ..Limits::default() }).await;
+    let port = source(2 * MEGABYTE).await;
+    let start = Instant::now();
+    let mut stream = way.tunnel(port).await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(drain(stream).await.0, 2 * MEGABYTE);
+    let took = start.elapsed();
+    assert!((1.5..4.0).contains(&took.as_secs_f64()), "{took:?}");
+}
+
+#[tokio::test]
+async fn two_connections_share_what_there_is_in_both_directions() {
+    let way = Way::new(Limits { bandwidth: Some(MEGABYTE as u64), ..Limits::default() }).await;
+    let port = source(MEGABYTE).await;
+    let start = Instant::now();
+    let (mut down, up) = (way.tunnel(port).await, way.tunnel(source(0).await).await);
+    down.shutdown().await.unwrap();
+    let upload = async {
+        let (mut reader, mut writer) = up.into_split();
+        writer.write_all(&vec![0; MEGABYTE]).await.unwrap();
+        writer.shutdown().await.unwrap();
+        let _ = reader.read(&mut [0]).await;
+        start.elapsed()
+    };
+    let download = async {
+        assert_eq!(drain(down).await.0, MEGABYTE);
+        start.elapsed()
+    };
+    let (up, down) = tokio::join!(upload, download);
+    // Alone each would take a second; what the kernel keeps between us is not carried yet.
+    assert!((1.5..4.0).contains(&up.max(down).as_secs_f64()), "{up:?} {down:?}");
+    assert!(up.min(down).as_secs_f64() > 1.0, "one had it all: {up:?} {down:?}");
+}
+
+#[tokio::test]
+async fn when_all_bytes_are_used_up_everything_ends_and_nothing_begins() {
+    let way = Way::new(Limits { bytes: Some(MEGABYTE as u64), ..Limits::default() }).await;
+    let port = source(3 * MEGABYTE).await;
+    let idle = way.tunnel(source(0).await).await;
+    let (received, ended) = drain(way.tunnel(port).await).await;
+    // What the kernel held of it was thrown away by the reset.
+    assert!(received <= MEGABYTE, "{received}");
+    assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let ended = drain(idle).await.1;
+    assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
+    let records = way.records(2).await;
+    assert!(records.iter().all(|record| record.verdict == Verdict::Denied(Reason::TransferUsedUp)), "{records:?}");
+    let total: u64 = records.iter().map(|record| record.sent + record.received).sum();
+    assert!(total <= MEGABYTE as u64 && total > (MEGABYTE - (64 << 10)) as u64, "{total}");
+    let mut refused = TcpStream::connect(way.proxy).await.unwrap();
+    refused.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let mut page = String::new();
+    refused.read_to_string(&mut page).await.unwrap();
+    assert!(page.starts_with("HTTP/1.1 403") && page.contains("x-sandbox-denied: transfer_used_up"), "{page}");
+    assert!(page.contains("as much as it may"), "{page}");
+    assert_eq!(way.records(3).await[2].verdict, Verdict::Denied(Reason::TransferUsedUp));
+    way.engine.close();
+}
