@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError, RwLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::{
@@ -14,8 +14,9 @@ use tokio::{
 use crate::{
     Decision, Host, Limits, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
     client_hello::Beginning,
+    ledger::{Entry, Ledger},
     limits::Meter,
-    record::{Record, Verdict},
+    record::Record,
 };
 
 /// Time to reach one address, and for all of them.
@@ -32,7 +33,7 @@ pub struct Engine {
     room: Arc<Semaphore>,
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
-    recorder: Recorder,
+    ledger: Arc<Ledger>,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -43,7 +44,7 @@ pub struct Setup {
     pub resolver: Resolver,
     /// How much of it.
     pub limits: Limits,
-    /// Told of whatever is connected or refused.
+    /// Told of whatever is connected or refused: of each connection once, of refusals that repeat together.
     pub recorder: Recorder,
 }
 
@@ -65,9 +66,7 @@ pub struct Opened {
     pub stream: TcpStream,
     /// What it was wanted for.
     pub target: Target,
-    pub(crate) address: SocketAddr,
-    pub(crate) rule: String,
-    pub(crate) since: Instant,
+    pub(crate) entry: Entry,
 }
 
 impl Engine {
@@ -81,7 +80,7 @@ impl Engine {
             room: Arc::new(Semaphore::new(limits.connections)),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
-            recorder,
+            ledger: Ledger::new(recorder),
         })
     }
 
@@ -89,6 +88,7 @@ impl Engine {
     pub fn close(&self) {
         self.room.close();
         self.closed.send_replace(true);
+        self.ledger.write_rest();
     }
 
     /// Returns when all is over.
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// What is meant by a target: the name, where its address stands for one.
-    fn meant(&self, target: Target) -> Target {
+    pub(crate) fn meant(&self, target: Target) -> Target {
         let Host::Address(address) = target.host else { return target };
         let stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
         match stand_ins.name(address) {
@@ -129,26 +129,32 @@ impl Engine {
         let (asked, reply) = crate::dns::answer(message, |name| rules.may_allow(name), &mut stand_ins);
         drop(stand_ins);
         if let crate::dns::Asked::Denied(name) | crate::dns::Asked::TooMany(name) = asked {
-            let refusal = Refusal { reason: Reason::NameDenied, rule: None };
-            (self.recorder)(Record::refused(name.to_string(), &refusal, Duration::ZERO));
+            self.record_refusal(name, Reason::NameDenied);
         }
         reply
     }
 
     /// Connects to a target, if it may be.
     pub async fn open(&self, target: Target) -> Result<Opened, Refusal> {
-        let since = Instant::now();
         let target = self.meant(target);
-        match self.try_open(&target, since).await {
-            Ok(opened) => Ok(opened),
+        let mut entry = Entry::new(&self.ledger, target.to_string());
+        let tried = tokio::select! {
+            tried = self.try_open(&target) => tried,
+            () = self.until_closed() => Err(Refusal { reason: Reason::BrokenOff, rule: None }),
+        };
+        match tried {
+            Ok((stream, address, rule)) => {
+                entry.opened(address, rule);
+                Ok(Opened { stream, target, entry })
+            }
             Err(refusal) => {
-                self.record_refusal(&target, &refusal, since);
+                entry.refused(&refusal);
                 Err(refusal)
             }
         }
     }
 
-    async fn try_open(&self, target: &Target, since: Instant) -> Result<Opened, Refusal> {
+    async fn try_open(&self, target: &Target) -> Result<(TcpStream, SocketAddr, String), Refusal> {
         let rules = self.rules();
         let (rule, scope) = match rules.decide(target) {
             Decision::Allowed { rule, scope } => (rule.to_owned(), scope),
@@ -164,7 +170,7 @@ impl Engine {
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
         let _ = stream.set_nodelay(true);
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-        Ok(Opened { stream, target: target.clone(), address, rule, since })
+        Ok((stream, address, rule))
     }
 
     /// Addresses that may be dialled; or why there are none.
@@ -209,21 +215,10 @@ impl Engine {
         }
     }
 
-    fn record_refusal(&self, target: &Target, refusal: &Refusal, since: Instant) {
-        (self.recorder)(Record::refused(target.to_string(), refusal, since.elapsed()));
-    }
-
-    /// A connection has ended.
-    pub(crate) fn record_end(&self, opened: &Opened, verdict: Verdict, sent: u64, received: u64) {
-        (self.recorder)(Record {
-            target: opened.target.to_string(),
-            address: Some(opened.address),
-            rule: Some(opened.rule.clone()),
-            verdict,
-            sent,
-            received,
-            duration: opened.since.elapsed(),
-        });
+    /// Something was refused before it came to a wish to connect.
+    pub(crate) fn record_refusal(&self, target: impl ToString, reason: Reason) {
+        let refusal = Refusal { reason, rule: None };
+        self.ledger.write(Record::refused(target.to_string(), &refusal, Duration::ZERO));
     }
 }
 

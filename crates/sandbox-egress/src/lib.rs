@@ -12,6 +12,7 @@ pub mod dns;
 mod doors;
 mod engine;
 mod host;
+mod ledger;
 mod limits;
 mod metered;
 mod pattern;

@@ -18,6 +18,7 @@ use tokio::{
 
 use crate::{
     Engine, Opened, Reason, Refusal, Target, TargetError,
+    record::UNNAMED,
     socks::{self, Answer, SocksError},
     tunnel::Carried,
 };
@@ -37,6 +38,7 @@ impl Engine {
     /// Serves one connection of a program that takes us for its proxy.
     pub async fn serve_proxy(self: Arc<Self>, stream: TcpStream) {
         let Some(_place) = self.place() else {
+            self.record_refusal(UNNAMED, Reason::TooManyConnections);
             let _ = stream.set_zero_linger();
             return;
         };
@@ -72,10 +74,14 @@ impl Engine {
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let target = match wanted(&request) {
             Ok(target) => target,
-            Err(why) => return page(StatusCode::BAD_REQUEST, Reason::NotARequest, &why),
+            Err(why) => {
+                self.record_refusal(UNNAMED, Reason::NotARequest);
+                return page(StatusCode::BAD_REQUEST, Reason::NotARequest, &why);
+            }
         };
         // What is connected may outlive the request, so it has a place of its own.
         let Some(place) = self.place() else {
+            self.record_refusal(&target, Reason::TooManyConnections);
             return denied(&target, &Refusal { reason: Reason::TooManyConnections, rule: None });
         };
         let opened = match self.open(target.clone()).await {
@@ -140,9 +146,14 @@ impl Engine {
                     _ => Answer::NotAllowed,
                 },
             },
-            Ok(Ok(Err(SocksError::Command))) => Answer::UnknownCommand,
-            Ok(Ok(Err(SocksError::AddressKind))) => Answer::UnknownAddressKind,
-            Ok(Ok(Err(_))) => Answer::Failed,
+            Ok(Ok(Err(error))) => {
+                self.record_refusal(UNNAMED, Reason::NotARequest);
+                match error {
+                    SocksError::Command => Answer::UnknownCommand,
+                    SocksError::AddressKind => Answer::UnknownAddressKind,
+                    _ => Answer::Failed,
+                }
+            }
             Ok(Err(_)) | Err(_) => return,
         };
         let _ = stream.write_all(&answer.to_bytes()).await;

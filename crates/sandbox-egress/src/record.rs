@@ -4,7 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use crate::{Reason, engine::Refusal};
 
-/// One connection, or one that was not made.
+/// The target of a connection that ended before it named one.
+pub(crate) const UNNAMED: &str = "(not named)";
+
+/// One connection, or one that was not made; or several of the latter that were refused alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What a program inside wanted.
@@ -15,11 +18,13 @@ pub struct Record {
     pub rule: Option<String>,
     /// What became of it.
     pub verdict: Verdict,
+    /// How often. Only refusals are counted together.
+    pub times: u64,
     /// Bytes that went out.
     pub sent: u64,
     /// Bytes that came in.
     pub received: u64,
-    /// From the wish to the end.
+    /// From the wish to the end; of several, the last one's.
     pub duration: Duration,
 }
 
@@ -35,6 +40,16 @@ pub enum Verdict {
 impl Record {
     pub(crate) fn refused(target: String, refusal: &Refusal, duration: Duration) -> Self {
         let (rule, verdict) = (refusal.rule.clone(), Verdict::Denied(refusal.reason));
-        Self { target, address: None, rule, verdict, sent: 0, received: 0, duration }
+        Self { target, address: None, rule, verdict, times: 1, sent: 0, received: 0, duration }
+    }
+
+    /// This and a later one like it, as one.
+    pub(crate) fn and(self, later: Self) -> Self {
+        Self {
+            times: self.times + later.times,
+            sent: self.sent + later.sent,
+            received: self.received + later.received,
+            ..later
+        }
     }
 }

@@ -96,6 +96,8 @@ pub enum Reason {
     Unreachable,
     /// The far end did not want to.
     Refused,
+    /// Whoever wanted it did not wait, or the sandbox has ended.
+    BrokenOff,
     /// The sandbox has as many connections as it may have.
     TooManyConnections,
     /// The sandbox has carried as many bytes as it may carry.
@@ -219,6 +221,7 @@ impl Reason {
             Self::NoSuchName => "the name leads nowhere",
             Self::Unreachable => "nobody answers there",
             Self::Refused => "the far end refuses connections on this port",
+            Self::BrokenOff => "whoever asked did not wait for it, or the sandbox has ended",
             Self::TooManyConnections => "the sandbox has as many connections as it may have",
             Self::TransferUsedUp => "the sandbox has sent and received as much as it may",
             Self::TlsBroken => "what looked like TLS was not",
@@ -232,7 +235,8 @@ impl Reason {
 
     /// Whether the policy said no, and not the network.
     pub fn is_policy(self) -> bool {
-        !matches!(self, Self::NoSuchName | Self::Unreachable | Self::Refused | Self::TooManyConnections)
+        let network = matches!(self, Self::NoSuchName | Self::Unreachable | Self::Refused | Self::BrokenOff);
+        !network && self != Self::TooManyConnections
     }
 
     /// Its name.
@@ -250,6 +254,7 @@ impl Reason {
             Self::NoSuchName => "no_such_name",
             Self::Unreachable => "unreachable",
             Self::Refused => "refused",
+            Self::BrokenOff => "broken_off",
             Self::TooManyConnections => "too_many_connections",
             Self::TransferUsedUp => "transfer_used_up",
             Self::TlsBroken => "tls_broken",

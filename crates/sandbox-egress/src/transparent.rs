@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Engine, Host, Reach, Target, reach, tunnel::Carried};
+use crate::{Engine, Host, Reach, Reason, Target, reach, tunnel::Carried};
 
 /// Where names are asked for.
 const DNS: u16 = 53;
@@ -19,14 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Engine {
     /// Serves one connection that was redirected.
     pub async fn serve_redirected(self: Arc<Self>, mut stream: TcpStream) {
-        let Some(_place) = self.place() else { return reset(&stream) };
         let Ok(wanted) = original_destination(&stream) else { return reset(&stream) };
+        let target = self.meant(Target::tcp(Host::from_address(wanted.ip()), wanted.port()));
+        let Some(_place) = self.place() else {
+            self.record_refusal(&target, Reason::TooManyConnections);
+            return reset(&stream);
+        };
         if wanted.port() == DNS {
             return self.serve_dns(stream).await;
         }
-        let target = Target::tcp(Host::from_address(wanted.ip()), wanted.port());
         // Our own listener inside, reached directly: that must not become a way to this machine's loopback.
         if matches!(target.host, Host::Address(address) if reach(address) == Reach::Loopback) {
+            self.record_refusal(&target, Reason::Loopback);
             return reset(&stream);
         }
         match self.open(target).await {

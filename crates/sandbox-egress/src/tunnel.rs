@@ -5,7 +5,10 @@
 
 use std::{
     io,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,7 +20,6 @@ use crate::{
     engine::{Engine, Opened},
     metered::Metered,
     plain_http::{FirstLine, first_line},
-    record::Verdict,
 };
 
 const SMALL: usize = 4 << 10;
@@ -71,10 +73,11 @@ impl Engine {
         mut opened: Opened,
         first: Vec<u8>,
     ) -> Carried {
-        let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
+        let counts = Arc::clone(&opened.entry.counts);
+        let [sent, received] = &*counts;
         self.meter.charge(first.len());
         let client = Metered::new(client, &self.meter);
-        let carrying = self.carry_counted(client, &mut opened, first, [&sent, &received]);
+        let carrying = self.carry_counted(client, &mut opened, first, [sent, received]);
         let carried = tokio::select! {
             carried = carrying => carried,
             () = self.until_closed() => Carried::BrokenOff,
@@ -88,11 +91,9 @@ impl Engine {
             // The far end is not to take this for an orderly end.
             let _ = opened.stream.set_zero_linger();
         }
-        let verdict = match carried {
-            Carried::Denied(reason) => Verdict::Denied(reason),
-            Carried::ToTheEnd | Carried::BrokenOff => Verdict::Allowed,
-        };
-        self.record_end(&opened, verdict, sent.into_inner(), received.into_inner());
+        if let Carried::Denied(reason) = carried {
+            opened.entry.denied(reason);
+        }
         carried
     }
 

@@ -2,102 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should say where")]
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+mod way;
 
-use sandbox_egress::{Doors, Effect, Engine, Limits, Protocol, Reason, Record, Resolver, Rule, Rules, Setup, Verdict};
+use std::time::Instant;
+
+use sandbox_egress::{Limits, Reason, Verdict};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
+use way::{Way, drain, source};
 
 const MEGABYTE: usize = 1_000_000;
-
-/// A way out that leads to servers on loopback.
-struct Way {
-    engine: Arc<Engine>,
-    proxy: SocketAddr,
-    records: Arc<Mutex<Vec<Record>>>,
-}
-
-impl Way {
-    async fn new(limits: Limits) -> Self {
-        let rule = Rule {
-            name: "here".into(),
-            effect: Effect::Allow,
-            hosts: vec!["127.0.0.1".parse().unwrap()],
-            ports: Vec::new(),
-            protocol: Protocol::Tcp,
-            within: Vec::new(),
-        };
-        let records: Arc<Mutex<Vec<Record>>> = Arc::default();
-        let written = Arc::clone(&records);
-        let engine = Engine::new(Setup {
-            rules: Rules(vec![rule]),
-            resolver: Resolver::with_server("127.0.0.1:9".parse().unwrap()).unwrap(),
-            limits,
-            recorder: Box::new(move |record| written.lock().unwrap().push(record)),
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = listener.local_addr().unwrap();
-        tokio::spawn(Arc::clone(&engine).serve(Doors { proxy: vec![listener], ..Doors::default() }));
-        Self { engine, proxy, records }
-    }
-
-    /// A tunnel, by CONNECT.
-    async fn tunnel(&self, port: u16) -> TcpStream {
-        let mut stream = TcpStream::connect(self.proxy).await.unwrap();
-        stream.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
-        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
-        stream
-    }
-
-    /// The records, once there are so many.
-    async fn records(&self, count: usize) -> Vec<Record> {
-        for _ in 0..300 {
-            let found = self.records.lock().unwrap().clone();
-            if found.len() >= count {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("{:?}", self.records.lock().unwrap())
-    }
-}
-
-/// A server that sends so many bytes to whoever comes, swallows what it is sent, and ends when both are done.
-async fn source(bytes: usize) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut reader, mut writer) = stream.split();
-                let (bytes, mut sink) = (vec![0; bytes], tokio::io::sink());
-                let _ = tokio::join!(writer.write_all(&bytes), tokio::io::copy(&mut reader, &mut sink));
-            });
-        }
-    });
-    port
-}
-
-async fn drain(mut stream: TcpStream) -> (usize, std::io::Result<()>) {
-    let (mut total, mut buffer) = (0, vec![0; 64 << 10]);
-    loop {
-        match stream.read(&mut buffer).await {
-            Ok(0) => return (total, Ok(())),
-            Ok(length) => total += length,
-            Err(error) => return (total, Err(error)),
-        }
-    }
-}
 
 #[tokio::test]
 async fn two_megabytes_at_one_a_second_take_two_seconds() {
@@ -150,6 +66,7 @@ async fn when_all_bytes_are_used_up_everything_ends_and_nothing_begins() {
     assert!(records.iter().all(|record| record.verdict == Verdict::Denied(Reason::TransferUsedUp)), "{records:?}");
     let total: u64 = records.iter().map(|record| record.sent + record.received).sum();
     assert!(total <= MEGABYTE as u64 && total > (MEGABYTE - (64 << 10)) as u64, "{total}");
+    let port = source(0).await;
     let mut refused = TcpStream::connect(way.proxy).await.unwrap();
     refused.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     let mut page = String::new();
