@@ -6,16 +6,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-};
+use tokio::{net::TcpStream, sync::watch};
 
 use crate::{
-    Decision, Host, Limits, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
+    Decision, Host, Limits, Name, Places, Reason, Resolver, Rules, Scope, StandIns, Target,
     client_hello::Beginning,
     ledger::{Entry, Ledger},
     limits::Meter,
+    places::{Place, Share},
     record::Record,
 };
 
@@ -30,7 +28,7 @@ pub struct Engine {
     rules: RwLock<Arc<Rules>>,
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
-    room: Arc<Semaphore>,
+    share: Arc<Share>,
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
@@ -44,6 +42,8 @@ pub struct Setup {
     pub resolver: Resolver,
     /// How much of it.
     pub limits: Limits,
+    /// Whom it shares the places for connections with; by default with all sandboxes of this process.
+    pub places: Places,
     /// Told of whatever is connected or refused: of each connection once, of refusals that repeat together.
     pub recorder: Recorder,
 }
@@ -72,12 +72,12 @@ pub struct Opened {
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, recorder } = setup;
+        let Setup { rules, resolver, limits, places, recorder } = setup;
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
             stand_ins: Mutex::default(),
-            room: Arc::new(Semaphore::new(limits.connections)),
+            share: places.share(limits.connections),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder),
@@ -86,7 +86,7 @@ impl Engine {
 
     /// Ends every connection, and makes no more: the sandbox has ended.
     pub fn close(&self) {
-        self.room.close();
+        self.share.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
     }
@@ -97,9 +97,10 @@ impl Engine {
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// A place for one connection of the sandbox, from when it is accepted to its end; nothing if it has too many.
-    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
-        self.room.clone().try_acquire_owned().ok()
+    /// A place for one connection of the sandbox, from when it is accepted to its end; nothing if it has too many,
+    /// or all sandboxes together.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.share.take()
     }
 
     /// Other rules from now on, for connections that are made from now on.

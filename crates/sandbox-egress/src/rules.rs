@@ -98,7 +98,7 @@ pub enum Reason {
     Refused,
     /// Whoever wanted it did not wait, or the sandbox has ended.
     BrokenOff,
-    /// The sandbox has as many connections as it may have.
+    /// The sandbox has as many connections as it may have, or there is no room for more on this machine.
     TooManyConnections,
     /// The sandbox has carried as many bytes as it may carry.
     TransferUsedUp,
@@ -222,7 +222,7 @@ impl Reason {
             Self::Unreachable => "nobody answers there",
             Self::Refused => "the far end refuses connections on this port",
             Self::BrokenOff => "whoever asked did not wait for it, or the sandbox has ended",
-            Self::TooManyConnections => "the sandbox has as many connections as it may have",
+            Self::TooManyConnections => "the sandbox has as many connections as it may have now",
             Self::TransferUsedUp => "the sandbox has sent and received as much as it may",
             Self::TlsBroken => "what looked like TLS was not",
             Self::TlsOtherName => "the TLS hello names another server than the one that was asked for",

@@ -1,12 +1,13 @@
-//! How much of the way out one sandbox gets, tried with real sockets: its speed, its bytes.
+//! How much of the way out one sandbox gets, tried with real sockets: its speed, its bytes, its place
+//! among others.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should say where")]
 
 mod way;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sandbox_egress::{Limits, Reason, Verdict};
+use sandbox_egress::{Limits, Places, Reason, Verdict};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -75,4 +76,25 @@ async fn when_all_bytes_are_used_up_everything_ends_and_nothing_begins() {
     assert!(page.contains("as much as it may"), "{page}");
     assert_eq!(way.records(3).await[2].verdict, Verdict::Denied(Reason::TransferUsedUp));
     way.engine.close();
+}
+
+#[tokio::test]
+async fn a_sandbox_that_takes_all_places_leaves_some_for_others() {
+    let places = Places::new(20);
+    let greedy = Way::among(Limits::default(), places.clone()).await;
+    let other = Way::among(Limits::default(), places).await;
+    let port = source(0).await;
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        // Those that are too many may be reset before we know of them.
+        held.extend(TcpStream::connect(greedy.proxy).await);
+    }
+    let records = greedy.records(1).await;
+    assert_eq!(records[0].verdict, Verdict::Denied(Reason::TooManyConnections));
+    let tunnels = [other.tunnel(port).await, other.tunnel(port).await];
+    // What the greedy one gives back is there again for both.
+    drop(held);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let more = [greedy.tunnel(port).await, other.tunnel(port).await];
+    drop((tunnels, more));
 }

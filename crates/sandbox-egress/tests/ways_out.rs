@@ -15,7 +15,9 @@ use hickory_proto::{
     op::{Message, Query, ResponseCode},
     rr::{RData, Record as DnsRecord, RecordType, rdata},
 };
-use sandbox_egress::{Doors, Effect, Engine, Limits, Protocol, Reason, Record, Resolver, Rule, Rules, Setup, Verdict};
+use sandbox_egress::{
+    Doors, Effect, Engine, Limits, Places, Protocol, Reason, Record, Resolver, Rule, Rules, Setup, Verdict,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -64,7 +66,13 @@ impl World {
             let records: Arc<Mutex<Vec<Record>>> = Arc::clone(&records);
             Box::new(move |record| records.lock().unwrap().push(record))
         };
-        let engine = Engine::new(Setup { rules: Rules(rules), resolver, limits: Limits::default(), recorder });
+        let engine = Engine::new(Setup {
+            rules: Rules(rules),
+            resolver,
+            limits: Limits::default(),
+            places: Places::default(),
+            recorder,
+        });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let asked = UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use sandbox_egress::{Doors, Effect, Engine, Limits, Protocol, Record, Resolver, Rule, Rules, Setup};
+use sandbox_egress::{Doors, Effect, Engine, Limits, Places, Protocol, Record, Resolver, Rule, Rules, Setup};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -24,6 +24,10 @@ pub struct Way {
 
 impl Way {
     pub async fn new(limits: Limits) -> Self {
+        Self::among(limits, Places::default()).await
+    }
+
+    pub async fn among(limits: Limits, places: Places) -> Self {
         let rule = Rule {
             name: "here".into(),
             effect: Effect::Allow,
@@ -40,6 +44,7 @@ impl Way {
             rules: Rules(vec![rule]),
             resolver: Resolver::with_server(silence.local_addr().unwrap()).unwrap(),
             limits,
+            places,
             recorder: Box::new(move |record| written.lock().unwrap().push(record)),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
