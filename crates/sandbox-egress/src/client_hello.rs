@@ -1,4 +1,10 @@
 //! What a client says first when it begins TLS: whom it wants to talk with. Nothing is decrypted.
+//!
+//! A client may name somebody else where only the server can read it (ECH, RFC 9849), and the name that we read is then
+//! only that of the provider. Browsers send the same extension with random content where they have no key (GREASE), so
+//! that nobody on the way can tell; neither can we. A program gets no key from us, for names are answered with addresses
+//! only, but it can bring one along. So a hello that may hide a name is not let through where names decide. What is lost
+//! with that is little: few programs but browsers send it, and those can be told not to.
 
 use tls_parser::{TlsExtension, TlsMessage, TlsMessageHandshake, TlsRecordType};
 
@@ -6,12 +12,15 @@ use crate::host::Name;
 
 /// Longer than any that a real client sends.
 pub const LONGEST: usize = 32 << 10;
+/// Longer than any that a real server reads: OpenSSL takes the longest, of 131,396 bytes.
+const LONGEST_READ: usize = 256 << 10;
 /// Size of a record's head: kind, version, length.
 const RECORD_HEAD: usize = 5;
 /// Size of a message's head: kind, length.
 const MESSAGE_HEAD: usize = 4;
-/// The extension that hides the name (draft-ietf-tls-esni).
+/// The extensions that hide the name: that of RFC 9849, and an older one.
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+const ENCRYPTED_SERVER_NAME: u16 = 0xffce;
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,75 +40,117 @@ pub enum Beginning {
     },
 }
 
+/// Reads what a client says as it comes: each byte once, in however many parts and records it arrives.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    /// The hello so far, without the heads of records.
+    message: Vec<u8>,
+    /// Up to where the records were read.
+    end: usize,
+    told: Option<Beginning>,
+}
+
+/// What the records so far hold.
+enum Message {
+    Part,
+    Whole,
+    Broken,
+    /// So long that no server would read it as a hello.
+    NoHello,
+}
+
+impl Reader {
+    /// Reads on. `bytes` are all so far, from the first one. What was told stays so.
+    pub fn read(&mut self, bytes: &[u8]) -> Beginning {
+        self.tell(|reader| match bytes {
+            [] => Beginning::Incomplete,
+            [0x16, 3, ..] | [0x16] => reader.hello(bytes, Beginning::Broken),
+            // Some servers skip alerts before a hello, take any version in a record, or a hello in the form of SSL 2,
+            // which names nobody. Nobody sends that who does not want to be read in two ways.
+            [0x14..=0x18, ..] => Beginning::Broken,
+            [0x80..=0xff, _, 1, ..] => Beginning::Broken,
+            [0x80..=0xff] | [0x80..=0xff, _] => Beginning::Incomplete,
+            _ => Beginning::Other,
+        })
+    }
+
+    /// Reads on what a client says when it has said hello. A server may ask for another hello, which is looked at like the
+    /// first; nobody else sends one.
+    pub fn read_next(&mut self, bytes: &[u8]) -> Beginning {
+        // Says that what follows is encrypted, also where it is not yet. Once is enough.
+        let rest = match bytes {
+            [0x14, 3, _, 0, 1, _, rest @ ..] => rest,
+            all => all,
+        };
+        self.tell(|reader| match rest {
+            [0x14, ..] if rest.len() < bytes.len() => Beginning::Broken,
+            [0x16, _, _, 0, 0, ..] => Beginning::Broken,
+            // One of 256 first bytes of something encrypted is this too, and then nearly always says an absurd length.
+            [0x16, _, _, _, _, 1, ..] => reader.hello(rest, Beginning::Other),
+            [] | [0x14 | 0x16, ..] if rest.len() < 6 => Beginning::Incomplete,
+            _ => Beginning::Other,
+        })
+    }
+
+    /// Where the hello ends that was read.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    fn tell(&mut self, look: impl FnOnce(&mut Self) -> Beginning) -> Beginning {
+        if let Some(told) = &self.told {
+            return told.clone();
+        }
+        let found = look(self);
+        self.told = Some(found.clone()).filter(|found| *found != Beginning::Incomplete);
+        found
+    }
+
+    fn hello(&mut self, bytes: &[u8], too_long: Beginning) -> Beginning {
+        // Wherever it is cut, what is too long is so.
+        match self.read_records(&bytes[..bytes.len().min(LONGEST)]) {
+            Message::Whole => parse(&self.message),
+            Message::Broken => Beginning::Broken,
+            Message::NoHello => too_long,
+            Message::Part if bytes.len() >= LONGEST => Beginning::Broken,
+            Message::Part => Beginning::Incomplete,
+        }
+    }
+
+    /// Takes the first message out of its records, as far as they are there whole.
+    fn read_records(&mut self, bytes: &[u8]) -> Message {
+        while let Some((head, rest)) = bytes[self.end..].split_at_checked(RECORD_HEAD) {
+            let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+            if head[0] != u8::from(TlsRecordType::Handshake) || head[1] != 3 || length == 0 {
+                return Message::Broken;
+            }
+            let Some(body) = rest.get(..length) else { return Message::Part };
+            self.message.extend_from_slice(body);
+            self.end += RECORD_HEAD + length;
+            if let [kind, a, b, c, ..] = self.message[..] {
+                let whole = MESSAGE_HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
+                match self.message.len() {
+                    _ if kind == 1 && whole > LONGEST_READ => return Message::NoHello,
+                    _ if kind != 1 || whole > LONGEST => return Message::Broken,
+                    length if length == whole => return Message::Whole,
+                    // A client says nothing after its hello until it is answered.
+                    length if length > whole => return Message::Broken,
+                    _ => {}
+                }
+            }
+        }
+        Message::Part
+    }
+}
+
 /// Reads the first bytes of a connection.
 pub fn read(bytes: &[u8]) -> Beginning {
-    match bytes {
-        [] => Beginning::Incomplete,
-        [0x16, 3, ..] | [0x16] => match message(bytes) {
-            Some(Ok((message, _))) => parse(&message),
-            Some(Err(())) => Beginning::Broken,
-            None if bytes.len() >= LONGEST => Beginning::Broken,
-            None => Beginning::Incomplete,
-        },
-        // Some servers skip alerts before a hello, take any version in a record, or a hello in the form of SSL 2, which
-        // names nobody. Nobody sends that who does not want to be read in two ways.
-        [0x14..=0x18, ..] => Beginning::Broken,
-        [0x80..=0xff, _, 1, ..] => Beginning::Broken,
-        [0x80..=0xff] | [0x80..=0xff, _] => Beginning::Incomplete,
-        _ => Beginning::Other,
-    }
+    Reader::default().read(bytes)
 }
 
-/// Where a hello ends that is there whole.
-pub fn end(bytes: &[u8]) -> Option<usize> {
-    message(bytes)?.ok().map(|(_, length)| length)
-}
-
-/// What a client says next when it has said hello. A server may ask for another hello, which is looked at like the first;
-/// nobody else sends one.
+/// What a client says next when it has said hello.
 pub fn read_next(bytes: &[u8]) -> Beginning {
-    // Says that what follows is encrypted, also where it is not yet. Once is enough.
-    let rest = match bytes {
-        [0x14, 3, _, 0, 1, _, rest @ ..] => rest,
-        all => all,
-    };
-    match rest {
-        [0x14, ..] if rest.len() < bytes.len() => Beginning::Broken,
-        [0x16, _, _, 0, 0, ..] => Beginning::Broken,
-        [0x16, _, _, _, _, 1, ..] => match read(rest) {
-            Beginning::Other => Beginning::Broken,
-            found => found,
-        },
-        [] | [0x14 | 0x16, ..] if rest.len() < 6 => Beginning::Incomplete,
-        _ => Beginning::Other,
-    }
-}
-
-/// The whole first message, which may come in several records, and their length; nothing if more is needed.
-fn message(bytes: &[u8]) -> Option<Result<(Vec<u8>, usize), ()>> {
-    let (mut message, mut left) = (Vec::new(), bytes);
-    loop {
-        let length_before = bytes.len() - left.len();
-        let (head, rest) = left.split_at_checked(RECORD_HEAD)?;
-        let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
-        if head[0] != u8::from(TlsRecordType::Handshake) || head[1] != 3 || length == 0 {
-            return Some(Err(()));
-        }
-        let (body, rest) = rest.split_at_checked(length)?;
-        message.extend_from_slice(body);
-        if let [kind, a, b, c, ..] = message[..] {
-            let whole = MESSAGE_HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
-            if kind != 1 || whole > LONGEST {
-                return Some(Err(()));
-            }
-            if message.len() >= whole {
-                // A client says nothing after its hello until it is answered.
-                let alone = message.len() == whole;
-                return Some(if alone { Ok((message, length_before + RECORD_HEAD + length)) } else { Err(()) });
-            }
-        }
-        left = rest;
-    }
+    Reader::default().read_next(bytes)
 }
 
 fn parse(message: &[u8]) -> Beginning {
@@ -113,9 +164,10 @@ fn parse(message: &[u8]) -> Beginning {
         Some(Ok(([], extensions))) => extensions,
         Some(_) => return Beginning::Broken,
     };
-    let encrypted = extensions
-        .iter()
-        .any(|extension| u16::from(tls_parser::TlsExtensionType::from(extension)) == ENCRYPTED_CLIENT_HELLO);
+    let encrypted = extensions.iter().any(|extension| {
+        let kind = u16::from(tls_parser::TlsExtensionType::from(extension));
+        [ENCRYPTED_CLIENT_HELLO, ENCRYPTED_SERVER_NAME].contains(&kind)
+    });
     let mut names = extensions.iter().filter_map(|extension| match extension {
         TlsExtension::SNI(names) => Some(names),
         _ => None,
@@ -190,8 +242,9 @@ mod tests {
     #[test]
     fn a_second_hello_is_found_behind_whatever_comes_before_it() {
         let (first, second) = (hello(&[names(&["a.example"])], 50), hello(&[names(&["b.example"])], 7));
-        assert_eq!(end(&[&first[..], &second].concat()), Some(first.len()));
-        assert_eq!(end(&first[..first.len() - 1]), None);
+        let mut reader = Reader::default();
+        assert_eq!(reader.read(&[&first[..], &second].concat()), server("a.example", false));
+        assert_eq!(reader.end(), first.len());
         let cipher = [0x14, 3, 3, 0, 1, 1];
         for before in [&[][..], &cipher] {
             let bytes = [before, &second].concat();
@@ -205,6 +258,8 @@ mod tests {
             &[0x16, 3, 3, 0, 9, 16],
             &[0x15, 3, 3, 0, 2, 1],
             &[&cipher[..], &[0x17]].concat(),
+            // A session that is resumed: what is encrypted begins like a hello by chance.
+            &[&cipher[..], &[0x16, 3, 3, 0, 8, 1, 0x9c, 3, 0xe1, 7, 7, 7, 7]].concat(),
         ] {
             assert_eq!(read_next(other), Beginning::Other, "{other:?}");
         }
@@ -239,6 +294,27 @@ mod tests {
         for other in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", &[5, 1, 0], &[0x80, 1, 2]] {
             assert_eq!(read(other), Beginning::Other);
         }
+    }
+
+    #[test]
+    fn a_hello_in_the_smallest_parts_is_read_once() {
+        let bytes = hello(&[names(&["a.example"]), (21, vec![0; 5000])], 1);
+        let (start, mut reader) = (std::time::Instant::now(), Reader::default());
+        for length in 0..bytes.len() {
+            assert_eq!(reader.read(&bytes[..length]), Beginning::Incomplete);
+        }
+        assert_eq!(reader.read(&bytes), server("a.example", false));
+        assert_eq!((reader.end(), reader.message.len()), (bytes.len(), bytes.len() / 6));
+        // Reading all of it again for each byte takes many times as long.
+        assert!(start.elapsed().as_secs_f64() < 0.5, "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn what_is_too_long_is_so_wherever_it_is_cut() {
+        let bytes = hello(&[names(&["a.example"]), (21, vec![0; 9000])], 1);
+        assert!(bytes.len() > LONGEST);
+        assert_eq!((read(&bytes), read(&bytes[..LONGEST])), (Beginning::Broken, Beginning::Broken));
+        assert_eq!(read(&bytes[..LONGEST - 1]), Beginning::Incomplete);
     }
 
     proptest! {

@@ -129,11 +129,11 @@ impl Engine {
         [sent, received]: [&AtomicU64; 2],
         ended: &AtomicBool,
     ) -> Result<(), Stop> {
-        let mut over = false;
+        let (mut over, mut reader) = (false, client_hello::Reader::default());
         let beginning = loop {
             // Who is spoken to first speaks no HTTP.
             let line = if received.load(Ordering::Relaxed) == 0 { first_line(first) } else { FirstLine::Other };
-            match client_hello::read(first) {
+            match reader.read(first) {
                 Beginning::Incomplete if !over => {}
                 Beginning::Other if line == FirstLine::Incomplete && !over => {}
                 Beginning::Other if line == FirstLine::Http => return Err(Stop::Http),
@@ -152,7 +152,7 @@ impl Engine {
         };
         self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
         if let Beginning::Hello { .. } = beginning {
-            let hello = client_hello::end(first).unwrap_or(first.len());
+            let hello = reader.end();
             to.write_all(&first[..hello]).await?;
             sent.fetch_add(hello as u64, Ordering::Relaxed);
             first.drain(..hello);
@@ -177,8 +177,9 @@ impl Engine {
         read: &mut Vec<u8>,
         target: &crate::Target,
     ) -> Result<bool, Carried> {
+        let mut reader = client_hello::Reader::default();
         loop {
-            match client_hello::read_next(read) {
+            match reader.read_next(read) {
                 Beginning::Incomplete if from.read_buf(read).await? == 0 => {
                     return if read.is_empty() { Ok(true) } else { Err(Carried::Denied(Reason::TlsBroken)) };
                 }
