@@ -106,7 +106,9 @@ pub enum Reason {
     TlsBroken,
     /// TLS for another server than the one that was allowed.
     TlsOtherName,
-    /// TLS for a server that is not named, or named so that only it can read it.
+    /// TLS for a server that is not named, or may be named so that only it can read it (ECH). In Chromium the policy
+    /// `EncryptedClientHelloEnabled` switches that off, in Firefox `network.dns.echconfig.enabled` and
+    /// `security.tls.ech.grease_probability`.
     TlsNameHidden,
     /// A request over plain HTTP for another server than the one that was allowed.
     HttpOtherHost,
@@ -226,7 +228,9 @@ impl Reason {
             Self::TransferUsedUp => "the sandbox has sent and received as much as it may",
             Self::TlsBroken => "what looked like TLS was not",
             Self::TlsOtherName => "the TLS hello names another server than the one that was asked for",
-            Self::TlsNameHidden => "the TLS hello does not name its server so that it can be checked",
+            Self::TlsNameHidden => {
+                "the TLS hello names no server (SNI), or may hide another: switch off Encrypted Client Hello (ECH), also with random content (GREASE)"
+            }
             Self::HttpOtherHost => "the request names another server than the one that was asked for",
             Self::HttpUpgrade => "over plain HTTP nothing else can be begun; use TLS (https, wss)",
             Self::NotARequest => "what was sent is no request that a proxy can answer",
