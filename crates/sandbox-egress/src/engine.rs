@@ -9,12 +9,14 @@ use std::{
 use tokio::{net::TcpStream, sync::watch};
 
 use crate::{
-    Decision, Host, Limits, Name, Places, Reason, Resolver, Rules, Scope, StandIns, Target,
+    Decision, Host, Limits, Name, Places, Reach, Reason, Resolver, Rules, Scope, StandIns, Target,
+    address::{reach, translated},
     client_hello::Beginning,
     ledger::{Entry, Ledger},
     limits::Meter,
     places::{Place, Share},
     record::Record,
+    translator::Translator,
 };
 
 /// Time to reach one address, and for all of them.
@@ -180,11 +182,19 @@ impl Engine {
             Host::Address(address) => vec![*address],
             Host::Name(name) => tokio::time::timeout(RESOLVE, self.resolver.addresses(name)).await.unwrap_or_default(),
         };
+        // Only what looks public can turn out to be something else.
+        let translators = match found.iter().any(|address| address.is_ipv6() && reach(*address) == Reach::Public) {
+            true => self.resolver.translators().await,
+            false => Arc::default(),
+        };
         let mut refused = Reason::NoSuchName;
         let mut admitted = Vec::new();
         for address in found {
-            let own = if is_own(address) { &[address][..] } else { &[] };
-            match scope.admits(address, own) {
+            let becomes = behind(&translators, address);
+            let own = [address].into_iter().chain(translated(address)).chain(becomes.iter().copied());
+            let own: Vec<IpAddr> = own.filter(|address| is_own(*address)).collect();
+            let behind = becomes.iter().try_for_each(|&address| scope.admits_behind_translator(address, &own));
+            match scope.admits(address, &own).and(behind) {
                 Ok(()) => admitted.push(address),
                 Err(reason) => refused = reason,
             }
@@ -220,6 +230,14 @@ impl Engine {
     pub(crate) fn record_refusal(&self, target: impl ToString, reason: Reason) {
         let refusal = Refusal { reason, rule: None };
         self.ledger.write(Record::refused(target.to_string(), &refusal, Duration::ZERO));
+    }
+}
+
+/// What an address becomes on its way.
+fn behind(translators: &[Translator], address: IpAddr) -> Vec<IpAddr> {
+    match address {
+        IpAddr::V6(address) => translators.iter().filter_map(|one| one.translate(address)).map(IpAddr::V4).collect(),
+        IpAddr::V4(_) => Vec::new(),
     }
 }
 

@@ -26,6 +26,7 @@ mod rules;
 pub mod socks;
 mod stand_in;
 mod target;
+mod translator;
 mod transparent;
 mod tunnel;
 

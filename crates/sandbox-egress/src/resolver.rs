@@ -1,18 +1,40 @@
 //! From names to addresses, on this machine's side.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
+use hickory_proto::rr::{RData, RecordType};
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, NameServerConfig, ResolverConfig},
     net::runtime::TokioRuntimeProvider,
 };
 
-use crate::host::Name;
+use crate::{
+    host::Name,
+    translator::{KNOWN_NAME, Translator},
+};
+
+/// Time to learn of translators; a network that has one answers at once.
+const QUICK: Duration = Duration::from_secs(1);
+/// For how long that is remembered, and for how long that nobody answered. A machine can move to another network.
+const REMEMBERED: Duration = Duration::from_secs(600);
+const REMEMBERED_SILENCE: Duration = Duration::from_secs(10);
 
 /// Asks name servers.
 #[derive(Clone)]
-pub struct Resolver(TokioResolver);
+pub struct Resolver {
+    servers: TokioResolver,
+    translators: Arc<Mutex<Option<Learned>>>,
+}
+
+struct Learned {
+    translators: Arc<[Translator]>,
+    until: Instant,
+}
 
 /// Why nobody can be asked.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +45,7 @@ impl Resolver {
     /// The name servers of this machine, and its file of hosts.
     pub fn of_this_machine() -> Result<Self, ResolverError> {
         let built = TokioResolver::builder_tokio().and_then(|builder| builder.build());
-        built.map(Self).map_err(|error| ResolverError(error.to_string()))
+        built.map(Self::new).map_err(|error| ResolverError(error.to_string()))
     }
 
     /// A name server of one's own.
@@ -36,15 +58,45 @@ impl Resolver {
         let config = ResolverConfig::from_name_servers(vec![server]);
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         builder.options_mut().attempts = 1;
-        builder.build().map(Self).map_err(|error| ResolverError(error.to_string()))
+        builder.build().map(Self::new).map_err(|error| ResolverError(error.to_string()))
+    }
+
+    fn new(servers: TokioResolver) -> Self {
+        Self { servers, translators: Arc::default() }
     }
 
     /// Where a name leads now; nothing if it does not exist or nobody answers.
     pub async fn addresses(&self, name: &Name) -> Vec<IpAddr> {
         // With the last dot it is not looked for in this machine's own domain.
-        match self.0.lookup_ip(format!("{name}.")).await {
+        match self.servers.lookup_ip(format!("{name}.")).await {
             Ok(found) => found.iter().collect(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// The translators of this machine's network. It is not asked each time, and whoever is slow is not waited for.
+    pub(crate) async fn translators(&self) -> Arc<[Translator]> {
+        let known = |learned: &Option<Learned>| match learned {
+            Some(learned) if Instant::now() < learned.until => Some(Arc::clone(&learned.translators)),
+            _ => None,
+        };
+        if let Some(translators) = known(&self.translators.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return translators;
+        }
+        let asked = tokio::time::timeout(QUICK, self.servers.lookup(KNOWN_NAME, RecordType::AAAA)).await;
+        let (translators, remembered): (Arc<[_]>, _) = match asked {
+            Ok(Ok(found)) => {
+                let addresses = found.answers().iter().filter_map(|record| match &record.data {
+                    RData::AAAA(address) => Some(address.0),
+                    _ => None,
+                });
+                (addresses.flat_map(Translator::told_by).collect(), REMEMBERED)
+            }
+            Ok(Err(error)) if error.is_no_records_found() => (Arc::default(), REMEMBERED),
+            Ok(Err(_)) | Err(_) => (Arc::default(), REMEMBERED_SILENCE),
+        };
+        let learned = Learned { translators: Arc::clone(&translators), until: Instant::now() + remembered };
+        *self.translators.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned);
+        translators
     }
 }

@@ -144,9 +144,10 @@ impl Rules {
                     };
                     return Decision::Allowed { rule: &rule.name, scope: Scope { within, except } };
                 }
-                // Where no name may lead is known only when it was resolved.
+                // Where no name may lead is known only when it was resolved, and for an address when it is known what
+                // becomes of it on its way.
                 (None, Effect::Deny) => except.extend(rule.hosts.iter().filter_map(|pattern| match pattern {
-                    Pattern::Addresses(network) if matches!(target.host, Host::Name(_)) => Some(*network),
+                    Pattern::Addresses(network) => Some(*network),
                     _ => None,
                 })),
                 (None, Effect::Allow) => {}
@@ -204,6 +205,12 @@ impl Scope {
             Reach::LinkLocal => Err(Reason::LinkLocal),
             Reach::Special => Err(Reason::SpecialAddress),
         }
+    }
+
+    /// Whether this may be reached, which a translator makes of an address that is admitted. Rules name the latter, so
+    /// they open nothing here that is not public.
+    pub(crate) fn admits_behind_translator(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Reason> {
+        Self { within: Vec::new(), except: self.except.clone() }.admits(address, own)
     }
 }
 
