@@ -13,7 +13,7 @@ use std::{
 
 use http_body_util::{Either, Full};
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{self, HeaderValue},
     service::service_fn,
@@ -32,7 +32,7 @@ use crate::{
 
 /// Room between the two sides.
 const BETWEEN: usize = 64 << 10;
-/// A first line that is longer is none of HTTP.
+/// A first line that is longer is not waited for; as a request it will be too long.
 const LONGEST_LINE: usize = 16 << 10;
 
 /// What the first line of a program is.
@@ -47,22 +47,36 @@ pub enum FirstLine {
 }
 
 /// Reads the first bytes that a program sends. Only what begins like a word of text is waited for.
+///
+/// What some server would take for a request must be one here too, or its host is not looked at. So as little as possible
+/// makes it something else: no word first, a line without a version, a zero byte. What was told stays so.
 pub fn first_line(bytes: &[u8]) -> FirstLine {
-    let start = bytes.iter().position(|byte| !b"\r\n".contains(byte));
-    let Some(rest) = start.map(|start| &bytes[start..]) else {
-        return if bytes.len() < LONGEST_LINE { FirstLine::Incomplete } else { FirstLine::Other };
-    };
-    let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x80..=0xff);
-    if !rest[0].is_ascii_alphabetic() || !line.iter().all(text) {
+    let bytes = &bytes[..bytes.len().min(LONGEST_LINE)];
+    let blank = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' ');
+    let rest = bytes.iter().position(|byte| !blank(byte)).map_or(&[][..], |start| &bytes[start..]);
+    let word = rest.iter().position(|byte| !in_word(byte)).unwrap_or(rest.len());
+    let (word, after) = rest.split_at(word);
+    if after.first().is_some_and(|byte| word.is_empty() || !blank(byte)) {
         return FirstLine::Other;
     }
-    let whole = line.len() < rest.len();
+    // Some servers took any byte in an address, but those take only letters before it. Other protocols begin with a digit
+    // and have such bytes.
+    let letters = word.iter().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(byte));
+    let ends = |byte: &u8| b"\n\0".contains(byte) || (!letters && byte.is_ascii_control() && !b"\t\r".contains(byte));
+    let end = after.iter().position(ends);
+    let line = &after[..end.unwrap_or(after.len())];
     match line.windows(5).any(|window| window.eq_ignore_ascii_case(b"HTTP/")) {
         true => FirstLine::Http,
-        false if whole || line.len() >= LONGEST_LINE => FirstLine::Other,
+        false if end.is_some() => FirstLine::Other,
+        // Some servers read on for as long as it takes.
+        false if bytes.len() == LONGEST_LINE => FirstLine::Http,
         false => FirstLine::Incomplete,
     }
+}
+
+/// Whether a method can have it (RFC 9110, 5.6.2).
+fn in_word(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 impl Engine {
@@ -128,7 +142,7 @@ impl Engine {
     /// Whether a request is for the target; who is not named in it is put in.
     fn check_request(&self, request: &mut Request<Incoming>, target: &Target) -> Result<(), Reason> {
         // What comes after would not be read any more.
-        if request.headers().contains_key(header::UPGRADE) {
+        if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
             return Err(Reason::HttpUpgrade);
         }
         let line = request.uri().authority().map(|authority| authority.as_str().to_owned());
@@ -182,12 +196,28 @@ mod tests {
                     "FOO\t/x\thttp/1.1\n",
                     "PRI * HTTP/2.0\r\n",
                     "GET / HTTP/",
+                    "GET / HTTP/\0",
+                    "GET /\u{1} HTTP/1.1\r\n",
+                    " \tGET / HTTP/1.1\r\n",
+                    "1! / HTTP/1.1\r\n",
                 ],
             ),
-            (FirstLine::Incomplete, &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x"]),
+            (FirstLine::Incomplete, &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x", "1 LOGIN", "GET /\u{1}"]),
             (
                 FirstLine::Other,
-                &["SSH-2.0-x\r\n", "NICK x\r\n", "GET /\r\n", "*1\r\n", "<stream>", "\0", "a\0", "\u{1}a", "1 LOGIN"],
+                &[
+                    "SSH-2.0-x\r\n",
+                    "NICK x\r\n",
+                    "GET /\r\n",
+                    "*1\r\n",
+                    "<stream>",
+                    "\0",
+                    "a\0",
+                    "\u{1}a",
+                    "0 \u{2}\u{1}",
+                    "GET /\0 HTTP/1.1",
+                    "{}",
+                ],
             ),
         ];
         for (expected, lines) in table {
@@ -195,8 +225,17 @@ mod tests {
                 assert_eq!(first_line(line.as_bytes()), expected, "{line:?}");
             }
         }
-        assert_eq!(first_line(&[b'a'; LONGEST_LINE]), FirstLine::Other);
-        assert_eq!(first_line(&[b'\n'; LONGEST_LINE]), FirstLine::Other);
+    }
+
+    #[test]
+    fn a_request_is_not_hidden_behind_what_is_too_long_to_read() {
+        for begin in
+            [&[b'\n'; LONGEST_LINE][..], &[b'a'; LONGEST_LINE], &[b"GET /", &[b'a'; LONGEST_LINE][..]].concat()]
+        {
+            assert_eq!(first_line(begin), FirstLine::Http);
+            assert_eq!(first_line(&[begin, b"\r\n"].concat()), FirstLine::Http);
+            assert_eq!(first_line(&begin[..LONGEST_LINE - 1]), FirstLine::Incomplete);
+        }
     }
 
     proptest! {

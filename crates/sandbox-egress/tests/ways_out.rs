@@ -406,6 +406,14 @@ async fn plain_http_in_a_tunnel_is_only_for_the_server_that_was_allowed() {
         let answer = world.socks("a.example", request.as_bytes()).await;
         assert!(!String::from_utf8_lossy(&answer).contains("served"), "{request:?}");
     }
+    // Servers that skip what comes first, or read lines of any length, are no reason not to look.
+    for begin in
+        ["\r\n".repeat(9000), format!("GET /{} HTTP/1.1\r\n", "a".repeat(20_000)), "GET /\u{1} HTTP/1.1\r\n".into()]
+    {
+        let request = format!("{begin}Host: b.example\r\n\r\n");
+        let answer = world.connect("a.example", request.as_bytes()).await;
+        assert!(!answer.contains("served"), "{} bytes: {answer}", request.len());
+    }
     for broken in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET\t/\tHTTP/1.1\r\nHost: b.example\r\n\r\n"] {
         assert!(!world.connect("a.example", broken.as_bytes()).await.contains("served"), "{broken:?}");
     }
@@ -414,6 +422,14 @@ async fn plain_http_in_a_tunnel_is_only_for_the_server_that_was_allowed() {
     let two = "GET /1 HTTP/1.1\r\nHost: a.example\r\n\r\nGET /2 HTTP/1.1\r\nHost: b.example\r\n\r\n";
     let answer = world.connect("a.example", two.as_bytes()).await;
     assert!(!answer.contains("/2"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_for_a_tunnel_within_a_tunnel_is_refused() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let answer = world.connect("a.example", b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n").await;
+    assert!(answer.contains("x-sandbox-denied: http_upgrade"), "{answer}");
+    assert_eq!(world.arrived(), 0);
 }
 
 #[tokio::test]
