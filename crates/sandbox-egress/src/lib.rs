@@ -11,6 +11,8 @@ pub mod client_hello;
 pub mod dns;
 mod doors;
 mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod ledger;
 mod limits;

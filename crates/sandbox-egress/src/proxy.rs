@@ -12,7 +12,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
 };
 
@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    async fn serve_http(self: Arc<Self>, stream: TcpStream) {
+    pub(crate) async fn serve_http(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let closed = Arc::clone(&self);
         let respond = service_fn(move |request| {
             let engine = Arc::clone(&self);
