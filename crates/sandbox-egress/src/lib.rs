@@ -24,6 +24,7 @@ mod stand_in;
 mod target;
 mod transparent;
 mod tunnel;
+mod written;
 
 pub use address::{Network, NetworkError, Reach, reach};
 pub use doors::Doors;
@@ -32,8 +33,9 @@ pub use host::{Host, HostError, Name};
 pub use pattern::{Pattern, PatternError};
 pub use presets::Mirror;
 pub use record::{Record, Verdict};
-pub use resolver::{Resolver, ResolverError};
+pub use resolver::{Resolver, ResolverError, THIS_MACHINE};
 pub use rules::{Decision, Effect, Reason, Rule, Rules, Scope};
 pub use stand_in::StandIns;
 pub use target::{Protocol, Target, TargetError};
 pub use tunnel::Carried;
+pub use written::RuleError;

@@ -1,6 +1,6 @@
 //! From names to addresses, on this machine's side.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hickory_resolver::{
     TokioResolver,
@@ -9,6 +9,9 @@ use hickory_resolver::{
 };
 
 use crate::host::Name;
+
+/// The name of the machine that a sandbox runs on. Rules have to name it, and then its loopback is meant.
+pub const THIS_MACHINE: &str = "host.internal";
 
 /// Asks name servers.
 #[derive(Clone)]
@@ -41,6 +44,9 @@ impl Resolver {
 
     /// Where a name leads now; nothing if it does not exist or nobody answers.
     pub async fn addresses(&self, name: &Name) -> Vec<IpAddr> {
+        if name.as_str() == THIS_MACHINE {
+            return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        }
         // With the last dot it is not looked for in this machine's own domain.
         match self.0.lookup_ip(format!("{name}.")).await {
             Ok(found) => found.iter().collect(),

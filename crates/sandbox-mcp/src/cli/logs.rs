@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use sandbox_core::exec::Exit;
+use sandbox_core::{Bytes, exec::Exit};
 
 use super::{
     Answer,
@@ -81,6 +81,19 @@ fn words(what: &What) -> String {
         }
         What::Denied { denial, .. } => {
             format!("denied ({}): {} [{}]", denial.reason, denial.target, denial.rule)
+        }
+        What::Connection { target, verdict, refused, rule, sent, received, elapsed, .. } => {
+            let rule = rule.as_deref().unwrap_or("no rule");
+            match verdict.as_str() {
+                "allowed" => format!(
+                    "connected to {target} for {:.3} s: {} out, {} in [{rule}]",
+                    elapsed.as_secs_f64(),
+                    Bytes(*sent),
+                    Bytes(*received)
+                ),
+                reason if *refused => format!("refused {target} ({reason}) [{rule}]"),
+                reason => format!("did not reach {target} ({reason}) [{rule}]"),
+            }
         }
         What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),
         What::Granted { target, span, by, .. } => format!("granted by {by} ({span}): {target}"),

@@ -9,6 +9,7 @@ mod fix;
 mod list;
 mod logs;
 mod out;
+mod outside;
 mod prompt;
 mod relay;
 mod rm;

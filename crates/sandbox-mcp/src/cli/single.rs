@@ -8,11 +8,11 @@ use sandbox_core::{Policy, SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
-    exit, prompt, screen,
+    exit, outside, prompt, screen,
 };
 use crate::{
     config::{self, Settings},
-    sandboxes::{access, check_env},
+    sandboxes::{access, check_env, way_out},
 };
 
 /// Whether the command can have our own descriptors and nobody needs to stand between.
@@ -40,7 +40,12 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
         screen::tell(&access::in_words(&denials));
         return Ok(exit::NOT_ALLOWED);
     }
-    let ended = sandbox_linux::run_single(&settings.state, &spec, command)?;
+    let rules = way_out::rules(&spec.policy, &settings)?;
+    let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec);
+    let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
+    if let Some(account) = account {
+        outside::tell(&account);
+    }
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);
     }

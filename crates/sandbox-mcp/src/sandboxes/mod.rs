@@ -21,6 +21,7 @@ mod recovery;
 mod remains;
 mod session;
 mod status;
+pub mod way_out;
 
 use std::{
     collections::HashMap,
@@ -69,6 +70,7 @@ struct Inner {
     folders: Folders,
     quota: Quota,
     journal: Journal,
+    outside: way_out::Outside,
     /// How often all of them together may ask.
     pace: Arc<access::Pace>,
     /// Those that this server looks after.
@@ -101,7 +103,11 @@ impl Sandboxes {
         }
         let sandboxes = Self(Arc::new(inner));
         for sandbox in alive {
-            sandboxes.look_after(sandbox).record(What::Adopted);
+            let session = sandboxes.look_after(sandbox);
+            session.record(What::Adopted);
+            if let Err(error) = sandboxes.open_way_out(&session).await {
+                tracing::warn!("{} has no network any longer: {error}", session.id());
+            }
         }
         care::clean_up_when_idle(&sandboxes);
         Ok(sandboxes)
@@ -247,8 +253,14 @@ impl Sandboxes {
         let NewSandbox { image, mut policy, lifetime, env } = new;
         inner.settings.bound(&mut policy);
         let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        // What cannot be followed is refused before anything is made.
+        way_out::rules(&spec.policy, &inner.settings)?;
         let session = self.look_after(backend.create(&spec).await?);
         drop(room);
+        if let Err(error) = self.open_way_out(&session).await {
+            self.end(&session, "its way out could not be opened").await?;
+            return Err(error);
+        }
         let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
         session.record(What::Created { image, policy, took: began.elapsed() });
         if inner.closing.load(Ordering::Acquire) && !spec.persistent {
@@ -266,6 +278,15 @@ impl Sandboxes {
         drop(ours);
         care::watch_end(self, &session);
         session
+    }
+
+    async fn open_way_out(&self, session: &Session) -> Result<(), SandboxesError> {
+        let inner = &self.0;
+        let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal).await?;
+        if let Some(way_out) = opened {
+            let _ = session.way_out.set(way_out);
+        }
+        Ok(())
     }
 
     fn reach(&self, id: &SessionId) -> Result<Arc<Session>, SandboxesError> {
@@ -295,6 +316,10 @@ impl Sandboxes {
     /// Removes a sandbox; it stays known until that has worked.
     async fn end(&self, session: &Arc<Session>, why: &str) -> Result<(), SandboxesError> {
         session.let_go();
+        // Its doors are given up before its network can be anybody else's.
+        if let Some(way_out) = session.way_out.get() {
+            way_out.close().await;
+        }
         session.sandbox().destroy().await?;
         // A backend removes the folders of its own sandboxes; those of other servers are ours to remove.
         remains::discard(session.folder())
@@ -335,6 +360,7 @@ impl Inner {
             folders: Folders::of(state),
             quota,
             journal: Journal::new(history),
+            outside: way_out::Outside::default(),
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),

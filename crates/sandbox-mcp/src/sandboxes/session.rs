@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -22,6 +22,7 @@ use super::{
     folders,
     following::Watch,
     patience,
+    way_out::WayOut,
 };
 use crate::config::Settings;
 
@@ -70,6 +71,7 @@ pub struct Session {
     used: AtomicU64,
     ended: Mutex<Option<String>>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
+    pub(super) way_out: OnceLock<WayOut>,
 }
 
 impl Session {
@@ -95,6 +97,7 @@ impl Session {
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
             watcher: Mutex::new(None),
+            way_out: OnceLock::new(),
         }
     }
 
@@ -162,6 +165,11 @@ impl Session {
     /// What a person has granted to it, and holds now.
     pub fn grants(&self) -> Vec<ActiveGrant> {
         self.access.active()
+    }
+
+    /// Its way out, where it has one and this server looks after it.
+    pub fn way_out(&self) -> Option<&WayOut> {
+        self.way_out.get()
     }
 
     /// What the operator wants.
@@ -273,6 +281,9 @@ impl Session {
 
     pub(super) fn mark_ended(&self, why: &str) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        if let Some(way_out) = self.way_out.get() {
+            way_out.shut();
+        }
         self.drop_client();
     }
 

@@ -1,0 +1,173 @@
+//! The way out of a sandbox that this server looks after: its doors are served here, by the policy's rules.
+//!
+//! What happens on it is written down, and kept for a while so that whoever ran a command can be told what it was refused.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use sandbox_core::{Denial, Policy, Reason, Sandbox};
+use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Setup, Verdict};
+use tokio::task::JoinHandle;
+
+use super::{Journal, SandboxesError, What};
+use crate::config::Settings;
+
+/// Refusals that are kept.
+const KEPT: usize = 64;
+
+/// What all ways out of a server share.
+#[derive(Default)]
+pub(super) struct Outside {
+    resolver: Mutex<Option<Resolver>>,
+}
+
+/// The way out of one sandbox.
+pub struct WayOut {
+    engine: Arc<Engine>,
+    serving: Mutex<Option<JoinHandle<()>>>,
+    refused: Arc<Refused>,
+}
+
+/// The last connections that the policy refused.
+#[derive(Default)]
+struct Refused(Mutex<VecDeque<(Instant, Denial)>>);
+
+impl Outside {
+    /// Made when the first sandbox needs it: most commands at a terminal never do.
+    fn resolver(&self) -> Result<Resolver, SandboxesError> {
+        let mut resolver = self.resolver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(resolver) = &*resolver {
+            return Ok(resolver.clone());
+        }
+        let made = Resolver::of_this_machine()
+            .map_err(|error| SandboxesError::io("looking up names")(std::io::Error::other(error)))?;
+        Ok(resolver.insert(made).clone())
+    }
+
+    /// Serves the doors of a sandbox from now on; nothing if it has none.
+    pub(super) async fn open(
+        &self,
+        sandbox: &dyn Sandbox,
+        settings: &Settings,
+        journal: &Journal,
+    ) -> Result<Option<WayOut>, SandboxesError> {
+        let doors = sandbox.doors().await?;
+        if doors.is_empty() {
+            return Ok(None);
+        }
+        let spec = &sandbox.facts().spec;
+        let rules = rules(&spec.policy, settings)?;
+        let doors = Doors::new(doors).map_err(SandboxesError::io("opening the way out"))?;
+        let refused = Arc::new(Refused::default());
+        let limits = &spec.policy.limits;
+        let recorder = {
+            let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
+            let (policy, refused) = (spec.policy.name.clone(), Arc::clone(&refused));
+            Box::new(move |record: Record| {
+                if let Some(denial) = denial(&record, &policy) {
+                    refused.keep(denial);
+                }
+                journal.record(&id, &owner, event(record));
+            })
+        };
+        let engine = Engine::new(Setup {
+            rules,
+            resolver: self.resolver()?,
+            limits: Limits { connections: limits.connections as usize },
+            recorder,
+        });
+        let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
+        Ok(Some(WayOut { engine, serving: Mutex::new(Some(serving)), refused }))
+    }
+}
+
+impl WayOut {
+    /// Other rules for connections that are made from now on.
+    pub fn set_rules(&self, rules: Rules) {
+        self.engine.set_rules(rules);
+    }
+
+    /// What the policy refused since then.
+    pub fn refused_since(&self, since: Instant) -> Vec<Denial> {
+        let kept = self.refused.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut denials: Vec<Denial> = Vec::new();
+        for (_, denial) in kept.iter().filter(|(at, _)| *at >= since) {
+            if !denials.contains(denial) {
+                denials.push(denial.clone());
+            }
+        }
+        denials
+    }
+
+    /// Ends every connection, and gives up the doors soon.
+    pub fn shut(&self) {
+        self.engine.close();
+    }
+
+    /// The same, and waits for it.
+    pub async fn close(&self) {
+        self.shut();
+        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(serving) = serving {
+            let _ = serving.await;
+        }
+    }
+}
+
+impl Drop for WayOut {
+    fn drop(&mut self) {
+        self.engine.close();
+    }
+}
+
+impl Refused {
+    fn keep(&self, denial: Denial) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((Instant::now(), denial));
+    }
+}
+
+/// What a policy comes to here.
+pub fn rules(policy: &Policy, _settings: &Settings) -> Result<Rules, SandboxesError> {
+    Rules::of_policy(policy, &[]).map_err(|error| {
+        let step = format!("reading the network rules of the policy `{}`", policy.name);
+        sandbox_core::Error::Step { step, why: error.to_string() }.into()
+    })
+}
+
+/// The refusal that a record tells of, if the policy refused it.
+pub fn denial(record: &Record, policy: &str) -> Option<Denial> {
+    let Verdict::Denied(reason) = record.verdict else { return None };
+    reason.is_policy().then(|| Denial {
+        reason: Reason::Network,
+        target: record.target.clone(),
+        rule: record.rule.clone().unwrap_or_else(|| reason.code().to_owned()),
+        level: policy.to_owned(),
+        message: format!("{} was not reached: {}", record.target, reason.in_words()),
+        how_to_ask: "Ask with request_access (kind network, the host with its port); private addresses are never given"
+            .to_owned(),
+    })
+}
+
+fn event(record: Record) -> What {
+    let (verdict, refused) = match record.verdict {
+        Verdict::Allowed => ("allowed", false),
+        Verdict::Denied(reason) => (reason.code(), reason.is_policy()),
+    };
+    What::Connection {
+        target: record.target,
+        address: record.address.map(|address| address.to_string()),
+        rule: record.rule,
+        verdict: verdict.to_owned(),
+        refused,
+        sent: record.sent,
+        received: record.received,
+        elapsed: record.duration,
+    }
+}
