@@ -22,12 +22,14 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let mut query = Query { owner: None, session: args.session, after: None, limit: args.lines };
+    let kind = args.network.then_some("connection");
+    let mut query = Query { owner: None, session: args.session, after: None, kind, limit: args.lines };
     let history = app.sandboxes.history();
     let events = history.events(query.clone()).await?;
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
         match &query.session {
+            _ if events.is_empty() && args.network => screen::tell("no connections were made or refused"),
             Some(id) if events.is_empty() && args.lines > 0 => {
                 bail!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist")
             }

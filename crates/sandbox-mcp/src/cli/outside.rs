@@ -11,7 +11,7 @@ use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::screen;
-use crate::sandboxes::{access, way_out};
+use crate::sandboxes::way_out;
 
 /// Refusals that are told.
 const TOLD: usize = 5;
@@ -47,10 +47,15 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
 }
 
 /// Says what was refused.
-pub(super) fn tell(account: &[u8]) {
+pub(super) fn tell(account: &[u8], policy: &str) {
     let denials: Vec<Denial> = serde_json::from_slice(account).unwrap_or_default();
-    for denial in denials {
-        screen::tell(&access::in_words(&[denial]));
+    for denial in &denials {
+        screen::tell(&denial.message);
+    }
+    if !denials.is_empty() {
+        screen::tell(&format!(
+            "the policy `{policy}` decides what is reached; choose another with --policy (`sandbox-mcp doctor` lists them)"
+        ));
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
     let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec);
     let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
     if let Some(account) = account {
-        outside::tell(&account);
+        outside::tell(&account, &spec.policy.name);
     }
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);

@@ -284,7 +284,7 @@ impl Sandboxes {
         let inner = &self.0;
         let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal).await?;
         if let Some(way_out) = opened {
-            let _ = session.way_out.set(way_out);
+            let _ = session.way_out.set(Arc::new(way_out));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::{
     Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
-    access::{Access, ActiveGrant, Admitted, longest},
+    access::{Access, ActiveGrant, Admitted, Span, longest},
     folders,
     following::Watch,
     patience,
@@ -64,14 +64,14 @@ pub struct Session {
     care: Care,
     settings: Arc<Settings>,
     journal: Journal,
-    pub(super) access: Access,
+    pub(super) access: Arc<Access>,
     client: Mutex<Option<Client>>,
     connecting: tokio::sync::Mutex<()>,
     /// Milliseconds since 1970.
     used: AtomicU64,
     ended: Mutex<Option<String>>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
-    pub(super) way_out: OnceLock<WayOut>,
+    pub(super) way_out: OnceLock<Arc<WayOut>>,
 }
 
 impl Session {
@@ -91,7 +91,7 @@ impl Session {
             care,
             settings,
             journal,
-            access,
+            access: Arc::new(access),
             client: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
@@ -169,7 +169,20 @@ impl Session {
 
     /// Its way out, where it has one and this server looks after it.
     pub fn way_out(&self) -> Option<&WayOut> {
-        self.way_out.get()
+        self.way_out.get().map(|way_out| &**way_out)
+    }
+
+    /// What was granted holds for connections from now on, and no longer than it was granted.
+    pub(super) fn follow_grants(&self, span: Span) {
+        let Some(way_out) = self.way_out.get().cloned() else { return };
+        way_out.add_rules(self.access.network_rules());
+        if let Span::Minutes(minutes) = span {
+            let access = Arc::clone(&self.access);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(u64::from(minutes) * 60) + CLOCK_STEP).await;
+                way_out.add_rules(access.network_rules());
+            });
+        }
     }
 
     /// What the operator wants.

@@ -5,18 +5,17 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
 };
 
 use sandbox_core::{Denial, Policy, Reason, Sandbox};
-use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Setup, Verdict};
+use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Setup, Verdict};
 use tokio::task::JoinHandle;
 
 use super::{Journal, SandboxesError, What};
 use crate::config::Settings;
 
 /// Refusals that are kept.
-const KEPT: usize = 64;
+const KEPT: usize = 16;
 
 /// What all ways out of a server share.
 #[derive(Default)]
@@ -27,13 +26,15 @@ pub(super) struct Outside {
 /// The way out of one sandbox.
 pub struct WayOut {
     engine: Arc<Engine>,
+    /// The policy's own.
+    rules: Rules,
     serving: Mutex<Option<JoinHandle<()>>>,
     refused: Arc<Refused>,
 }
 
-/// The last connections that the policy refused.
+/// The last connections that the policy refused, until somebody is told.
 #[derive(Default)]
-struct Refused(Mutex<VecDeque<(Instant, Denial)>>);
+struct Refused(Mutex<VecDeque<Denial>>);
 
 impl Outside {
     /// Made when the first sandbox needs it: most commands at a terminal never do.
@@ -74,32 +75,26 @@ impl Outside {
             })
         };
         let engine = Engine::new(Setup {
-            rules,
+            rules: rules.clone(),
             resolver: self.resolver()?,
             limits: Limits { connections: limits.connections as usize },
             recorder,
         });
         let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
-        Ok(Some(WayOut { engine, serving: Mutex::new(Some(serving)), refused }))
+        Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
 }
 
 impl WayOut {
-    /// Other rules for connections that are made from now on.
-    pub fn set_rules(&self, rules: Rules) {
-        self.engine.set_rules(rules);
+    /// For connections that are made from now on: these, and after them the policy's.
+    pub fn add_rules(&self, mut granted: Vec<Rule>) {
+        granted.extend(self.rules.0.iter().cloned());
+        self.engine.set_rules(Rules(granted));
     }
 
-    /// What the policy refused since then.
-    pub fn refused_since(&self, since: Instant) -> Vec<Denial> {
-        let kept = self.refused.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut denials: Vec<Denial> = Vec::new();
-        for (_, denial) in kept.iter().filter(|(at, _)| *at >= since) {
-            if !denials.contains(denial) {
-                denials.push(denial.clone());
-            }
-        }
-        denials
+    /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.
+    pub fn take_refused(&self) -> Vec<Denial> {
+        std::mem::take(&mut *self.refused.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
     }
 
     /// Ends every connection, and gives up the doors soon.
@@ -126,10 +121,13 @@ impl Drop for WayOut {
 impl Refused {
     fn keep(&self, denial: Denial) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.contains(&denial) {
+            return;
+        }
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back((Instant::now(), denial));
+        kept.push_back(denial);
     }
 }
 

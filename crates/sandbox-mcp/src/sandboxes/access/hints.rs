@@ -6,7 +6,7 @@
 
 use sandbox_core::{
     Denial, Policy, Reason,
-    policy::{Network, Root, User},
+    policy::{Root, User},
 };
 
 use super::limits;
@@ -120,20 +120,22 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
             "packages of the system".to_owned(),
             format!("privileges.user = {}", policy.privileges.user),
             "only root inside installs packages of the system, and this policy gives none".to_owned(),
-            "Bring a .deb with write_files and install it in a new sandbox with policy yolo-4 or build (apt-get install \
-             ./x.deb); sandboxes have no network yet, so nothing can be downloaded"
+            "Use pip or npm, which install into HOME, or install it in a new sandbox with policy yolo-4 or build, where \
+             commands are root inside"
                 .to_owned(),
         ),
         Wall::Network => (
             Reason::Network,
             named,
             format!("network = {}", policy.network),
-            if policy.network == Network::None {
-                "the policy gives no network, and no other policy would: sandboxes have none in this release".to_owned()
+            if policy.reaches_something() {
+                "the policy does not let this be reached, or it does not exist".to_owned()
             } else {
-                "sandboxes have no network in this release, whatever the policy allows".to_owned()
+                "the policy gives no network".to_owned()
             },
-            "Bring what is needed with write_files; nothing can be downloaded from here".to_owned(),
+            "Bring what is needed with write_files, ask for the host with request_access (kind network), or use a policy \
+             that reaches it"
+                .to_owned(),
         ),
         Wall::Space => no_space(path.as_deref(), policy),
         Wall::Processes => {
