@@ -74,7 +74,9 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
     let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
     let (policy, _) = policy(settings, args)?;
-    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })
+    let mut env = Default::default();
+    way_out::tell_of_mirrors(&mut env, &policy, settings);
+    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env })
 }
 
 /// The policy of a fresh sandbox, and what the ceiling took from it. Who named it is told so; the default is nobody's wish.

@@ -5,6 +5,7 @@
 mod ask;
 mod ceiling;
 mod keys;
+mod mirrors;
 mod paths;
 mod policies;
 mod settings;
@@ -14,6 +15,7 @@ mod typed;
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key, markdown};
+pub use mirrors::Mirrors;
 pub use paths::config_file;
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;

@@ -1,12 +1,18 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use sandbox_core::{Bytes, Control, Image, Policy};
 use serde::{Deserialize, de::IntoDeserializer};
+use url::Url;
 
 use super::{
-    Ask, ConfigError, Source, ceiling, paths,
+    Ask, ConfigError, Mirrors, Source, ceiling, mirrors, paths,
     typed::{Said, Typed},
 };
 
@@ -45,6 +51,12 @@ pub struct Settings {
     pub ask: Ask,
     /// How long a question waits for its answer.
     pub answer: Duration,
+    /// Ports of this machine that the preset `development` reaches.
+    pub development_ports: BTreeSet<u16>,
+    /// Places for packages that were named.
+    package_mirrors: Vec<Url>,
+    /// Those, and what package managers know, once somebody asked.
+    mirrors: Arc<OnceLock<Mirrors>>,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -87,6 +99,11 @@ impl Settings {
                 .take("answer_seconds", "a number of seconds from 1 to 3600", timeout)?
                 .unwrap_or(Duration::from_secs(60))
                 .min(Duration::from_secs(3600)),
+            development_ports: typed.take("development_ports", "a list of ports", ports)?.unwrap_or_default(),
+            package_mirrors: typed
+                .take("package_mirrors", "a list of addresses, such as https://pypi.example.com/simple", addresses)?
+                .unwrap_or_default(),
+            mirrors: Arc::default(),
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
                 .unwrap_or_else(|| "warn".to_owned()),
@@ -108,6 +125,11 @@ impl Settings {
             ceiling::image_folder(folder, &settings.state)?;
         }
         Ok(settings)
+    }
+
+    /// The user's own places for packages.
+    pub fn mirrors(&self) -> &Mirrors {
+        self.mirrors.get_or_init(|| Mirrors::find(&self.package_mirrors))
     }
 }
 
@@ -206,6 +228,19 @@ fn size(said: &toml::Value) -> Option<Bytes> {
         toml::Value::Integer(number) => u64::try_from(*number).ok().map(Bytes),
         toml::Value::String(text) => text.parse().ok(),
         _ => None,
+    }
+}
+
+fn addresses(said: &toml::Value) -> Option<Vec<Url>> {
+    names(said)?.iter().map(|text| mirrors::address(text)).collect()
+}
+
+fn ports(said: &toml::Value) -> Option<BTreeSet<u16>> {
+    let port = |said: &toml::Value| number(said).filter(|port| port.fract() == 0.0 && (1.0..=65535.0).contains(port));
+    match said {
+        toml::Value::Array(items) => items.iter().map(|item| port(item).map(|port| port as u16)).collect(),
+        toml::Value::String(_) => names(said)?.iter().map(|text| text.parse().ok()).collect(),
+        one => port(one).map(|port| [port as u16].into()),
     }
 }
 

@@ -250,8 +250,9 @@ impl Sandboxes {
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
         // On standard streams and at the terminal all labels are one user of this machine: they count together.
         let room = inner.quota.reserve(None, &id)?;
-        let NewSandbox { image, mut policy, lifetime, env } = new;
+        let NewSandbox { image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
+        way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
         let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;

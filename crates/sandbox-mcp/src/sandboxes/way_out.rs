@@ -3,11 +3,11 @@
 //! What happens on it is written down, and kept for a while so that whoever ran a command can be told what it was refused.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
-use sandbox_core::{Denial, Policy, Reason, Sandbox};
+use sandbox_core::{Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Setup, Verdict};
 use tokio::task::JoinHandle;
 
@@ -132,11 +132,24 @@ impl Refused {
 }
 
 /// What a policy comes to here.
-pub fn rules(policy: &Policy, _settings: &Settings) -> Result<Rules, SandboxesError> {
-    Rules::of_policy(policy, &[]).map_err(|error| {
+pub fn rules(policy: &Policy, settings: &Settings) -> Result<Rules, SandboxesError> {
+    if !policy.reaches_something() {
+        return Ok(Rules::default());
+    }
+    Rules::of_policy(policy, &settings.mirrors().places).map_err(|error| {
         let step = format!("reading the network rules of the policy `{}`", policy.name);
         sandbox_core::Error::Step { step, why: error.to_string() }.into()
     })
+}
+
+/// Package managers inside are told where this machine's own get their packages, where that can be reached.
+pub fn tell_of_mirrors(env: &mut BTreeMap<String, String>, policy: &Policy, settings: &Settings) {
+    if matches!(policy.network, Network::None | Network::Web) {
+        return;
+    }
+    for (name, value) in &settings.mirrors().variables {
+        env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
 }
 
 /// The refusal that a record tells of, if the policy refused it.
