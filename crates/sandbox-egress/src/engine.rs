@@ -15,6 +15,7 @@ use crate::{
     Decision, Host, Name, Reason, Resolver, Rules, Scope, StandIns, Target,
     client_hello::Beginning,
     record::{Record, Verdict},
+    secrets::{Alarm, Secrets},
 };
 
 /// Time to reach one address, and for all of them.
@@ -31,6 +32,7 @@ pub struct Engine {
     room: Arc<Semaphore>,
     closed: watch::Sender<bool>,
     recorder: Recorder,
+    secrets: Secrets,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -43,6 +45,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Told of whatever is connected or refused.
     pub recorder: Recorder,
+    /// What it may use and never see.
+    pub secrets: Secrets,
 }
 
 /// Whoever writes down what happened.
@@ -68,6 +72,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// The rule that said so, if one did.
     pub rule: Option<String>,
+    /// The secret that it is about, if it is.
+    pub secret: Option<String>,
 }
 
 /// A connection that was made.
@@ -79,12 +85,20 @@ pub struct Opened {
     pub(crate) address: SocketAddr,
     pub(crate) rule: String,
     pub(crate) since: Instant,
+    pub(crate) alarm: Alarm,
+}
+
+impl Refusal {
+    /// Without a rule.
+    pub(crate) fn new(reason: Reason) -> Self {
+        Self { reason, rule: None, secret: None }
+    }
 }
 
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, recorder } = setup;
+        let Setup { rules, resolver, limits, recorder, secrets } = setup;
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
@@ -92,6 +106,7 @@ impl Engine {
             room: Arc::new(Semaphore::new(limits.connections)),
             closed: watch::Sender::new(false),
             recorder,
+            secrets,
         })
     }
 
@@ -122,6 +137,11 @@ impl Engine {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The secrets of this sandbox.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
     /// What is meant by a target: the name, where its address stands for one.
     fn meant(&self, target: Target) -> Target {
         let Host::Address(address) = target.host else { return target };
@@ -136,10 +156,15 @@ impl Engine {
     pub fn answer_dns(&self, message: &[u8]) -> Option<Vec<u8>> {
         let rules = self.rules();
         let mut stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
-        let (asked, reply) = crate::dns::answer(message, |name| rules.may_allow(name), &mut stand_ins);
+        let mut leaving = None;
+        let allowed = |name: &Name| {
+            leaving = self.secrets.leaving_in(name, name);
+            leaving.is_none() && rules.may_allow(name)
+        };
+        let (asked, reply) = crate::dns::answer(message, allowed, &mut stand_ins);
         drop(stand_ins);
         if let crate::dns::Asked::Denied(name) | crate::dns::Asked::TooMany(name) = asked {
-            let refusal = Refusal { reason: Reason::NameDenied, rule: None };
+            let refusal = leaving.unwrap_or_else(|| Refusal::new(Reason::NameDenied));
             (self.recorder)(Record::refused(name.to_string(), &refusal, Duration::ZERO));
         }
         reply
@@ -147,9 +172,15 @@ impl Engine {
 
     /// Connects to a target, if it may be.
     pub async fn open(&self, target: Target) -> Result<Opened, Refusal> {
+        let rules = self.rules();
+        self.open_by(&rules, target).await
+    }
+
+    /// Connects to a target, if it may be by these rules.
+    pub(crate) async fn open_by(&self, rules: &Rules, target: Target) -> Result<Opened, Refusal> {
         let since = Instant::now();
         let target = self.meant(target);
-        match self.try_open(&target, since).await {
+        match self.try_open(rules, &target, since).await {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
                 self.record_refusal(&target, &refusal, since);
@@ -158,20 +189,24 @@ impl Engine {
         }
     }
 
-    async fn try_open(&self, target: &Target, since: Instant) -> Result<Opened, Refusal> {
-        let rules = self.rules();
+    async fn try_open(&self, rules: &Rules, target: &Target, since: Instant) -> Result<Opened, Refusal> {
+        if let Host::Name(name) = &target.host
+            && let Some(refusal) = self.secrets.leaving_in(name, target)
+        {
+            return Err(refusal);
+        }
         let (rule, scope) = match rules.decide(target) {
             Decision::Allowed { rule, scope } => (rule.to_owned(), scope),
             Decision::Denied { rule, reason } => {
-                return Err(Refusal { reason, rule: rule.map(str::to_owned) });
+                return Err(Refusal { rule: rule.map(str::to_owned), ..Refusal::new(reason) });
             }
         };
-        let refuse = |reason| Refusal { reason, rule: Some(rule.clone()) };
+        let refuse = |reason| Refusal { rule: Some(rule.clone()), ..Refusal::new(reason) };
         let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
         let _ = stream.set_nodelay(true);
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-        Ok(Opened { stream, target: target.clone(), address, rule, since })
+        Ok(Opened { stream, target: target.clone(), address, rule, since, alarm: Alarm::default() })
     }
 
     /// Addresses that may be dialled; or why there are none.
@@ -226,6 +261,7 @@ impl Engine {
             target: opened.target.to_string(),
             address: Some(opened.address),
             rule: Some(opened.rule.clone()),
+            secret: opened.alarm.get().and_then(|stopped| stopped.secret.clone()),
             verdict,
             sent,
             received,

@@ -13,6 +13,8 @@ pub struct Record {
     pub address: Option<SocketAddr>,
     /// The rule that decided.
     pub rule: Option<String>,
+    /// The secret that it is about, by name, if it was refused for the sake of one.
+    pub secret: Option<String>,
     /// What became of it.
     pub verdict: Verdict,
     /// Bytes that went out.
@@ -35,6 +37,6 @@ pub enum Verdict {
 impl Record {
     pub(crate) fn refused(target: String, refusal: &Refusal, duration: Duration) -> Self {
         let (rule, verdict) = (refusal.rule.clone(), Verdict::Denied(refusal.reason));
-        Self { target, address: None, rule, verdict, sent: 0, received: 0, duration }
+        Self { target, address: None, rule, secret: refusal.secret.clone(), verdict, sent: 0, received: 0, duration }
     }
 }

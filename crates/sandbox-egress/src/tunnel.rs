@@ -17,6 +17,7 @@ use crate::{
     engine::{Engine, Opened},
     plain_http::{FirstLine, first_line},
     record::Verdict,
+    secrets::{Alarm, Over, Passage},
 };
 
 const SMALL: usize = 4 << 10;
@@ -37,11 +38,29 @@ pub enum Carried {
     Denied(Reason),
 }
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Whatever a program says.
+    AsItComes,
+    /// Requests to the service of this number.
+    Service(usize),
+}
+
+/// Whom a connection is with, and where it is said if that is not to be.
+#[derive(Clone, Copy)]
+struct Purpose<'a> {
+    target: &'a crate::Target,
+    alarm: &'a Alarm,
+}
+
 /// Why bytes are not moved any longer as they come.
 enum Stop {
     Carried(Carried),
     /// They are requests, to be read one by one.
     Http,
+    /// They are TLS with somebody whom a secret is for.
+    Open,
 }
 
 impl From<Carried> for Stop {
@@ -67,11 +86,27 @@ impl Engine {
     pub async fn carry<C: AsyncRead + AsyncWrite + Unpin + Send>(
         &self,
         client: C,
+        opened: Opened,
+        first: Vec<u8>,
+    ) -> Carried {
+        self.carry_as(Errand::AsItComes, client, opened, first).await
+    }
+
+    pub(crate) async fn carry_as<C: AsyncRead + AsyncWrite + Unpin + Send>(
+        &self,
+        errand: Errand,
+        client: C,
         mut opened: Opened,
         first: Vec<u8>,
     ) -> Carried {
         let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
-        let carrying = self.carry_counted(client, &mut opened, first, [&sent, &received]);
+        let counts = [&sent, &received];
+        let carrying = async {
+            match errand {
+                Errand::AsItComes => self.carry_counted(client, &mut opened, first, counts).await,
+                Errand::Service(number) => self.carry_service(client, &mut opened, number, counts).await,
+            }
+        };
         let carried = tokio::select! {
             carried = carrying => carried,
             () = self.until_closed() => Carried::BrokenOff,
@@ -99,14 +134,19 @@ impl Engine {
         let ended = AtomicBool::new(false);
         let (server_reader, server_writer) = opened.stream.split();
         let inward = async { Ok(copy(server_reader, &mut client_writer, received, &ended).await?) };
-        let outward =
-            self.outward(&mut client_reader, server_writer, &mut first, &opened.target, [sent, received], &ended);
+        let purpose = Purpose { target: &opened.target, alarm: &opened.alarm };
+        let outward = self.outward(&mut client_reader, server_writer, &mut first, purpose, [sent, received], &ended);
         match tokio::try_join!(outward, inward) {
             Ok(_) => Carried::ToTheEnd,
             Err(Stop::Carried(carried)) => carried,
             Err(Stop::Http) => {
                 let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
-                self.carry_http(client, &mut opened.stream, &opened.target, [sent, received]).await
+                let passage = Passage::new(self.secrets(), &opened.target, Over::Plain, &opened.alarm, None);
+                self.carry_http(client, &mut opened.stream, &passage, [sent, received]).await
+            }
+            Err(Stop::Open) => {
+                let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
+                self.carry_opened(client, opened, [sent, received]).await
             }
         }
     }
@@ -116,7 +156,7 @@ impl Engine {
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
         first: &mut Vec<u8>,
-        target: &crate::Target,
+        purpose: Purpose<'_>,
         [sent, received]: [&AtomicU64; 2],
         ended: &AtomicBool,
     ) -> Result<(), Stop> {
@@ -141,13 +181,16 @@ impl Engine {
             };
             over = length == 0;
         };
-        self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+        self.check_said(purpose, &beginning)?;
         if let Beginning::Hello { .. } = beginning {
+            if self.secrets().opens(purpose.target) {
+                return Err(Stop::Open);
+            }
             let hello = client_hello::end(first).unwrap_or(first.len());
             to.write_all(&first[..hello]).await?;
             sent.fetch_add(hello as u64, Ordering::Relaxed);
             first.drain(..hello);
-            over = self.check_second_hello(&mut from, first, target).await?;
+            over = self.check_second_hello(&mut from, first, purpose).await?;
         }
         to.write_all(first).await?;
         sent.fetch_add(first.len() as u64, Ordering::Relaxed);
@@ -161,12 +204,25 @@ impl Engine {
 }
 
 impl Engine {
+    /// Whether what a program says first may be said.
+    fn check_said(&self, purpose: Purpose<'_>, beginning: &Beginning) -> Result<(), Carried> {
+        let Purpose { target, alarm } = purpose;
+        if let Beginning::Hello { server: Some(name), .. } = beginning
+            && let Some(refusal) = self.secrets().leaving_in(name, target)
+        {
+            let reason = refusal.reason;
+            let _ = alarm.set(refusal.into());
+            return Err(Carried::Denied(reason));
+        }
+        self.check_beginning(target, beginning).map_err(Carried::Denied)
+    }
+
     /// Reads on until it is clear that no other hello comes, or that it may. True if nothing more comes at all.
     async fn check_second_hello(
         &self,
         mut from: impl AsyncRead + Unpin,
         read: &mut Vec<u8>,
-        target: &crate::Target,
+        purpose: Purpose<'_>,
     ) -> Result<bool, Carried> {
         loop {
             match client_hello::read_next(read) {
@@ -175,7 +231,7 @@ impl Engine {
                 }
                 Beginning::Incomplete => {}
                 beginning => {
-                    self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+                    self.check_said(purpose, &beginning)?;
                     return Ok(false);
                 }
             }
@@ -203,6 +259,8 @@ pub(crate) async fn copy(
             return Ok(to.shutdown().await?);
         }
         to.write_all(&buffer[..length]).await?;
+        // TLS may keep something back otherwise.
+        to.flush().await?;
         count.fetch_add(length as u64, Ordering::Relaxed);
         if length == buffer.len() && length < LARGE {
             buffer = vec![0; LARGE];
