@@ -221,10 +221,8 @@ impl Secrets {
     pub(crate) fn leaving_in(&self, name: &Name, target: &dyn fmt::Display) -> Option<Refusal> {
         let kept = self.0.as_ref()?;
         let finder = kept.finder.as_ref()?;
-        // A long text is cut to fit into the parts of a name.
-        let joined = name.as_str().replace(['.', '-'], "");
-        let found =
-            finder.look_once(name.as_str().as_bytes(), Some).or_else(|| finder.look_once(joined.as_bytes(), Some));
+        let name = name.as_str().as_bytes();
+        let found = finder.look_once(name, Some).or_else(|| finder.look_once(&joined(name), Some));
         let stopped = kept.stop(found?, Reason::SecretLeaving, target);
         Some(Refusal { reason: stopped.reason, rule: None, secret: stopped.secret })
     }
@@ -239,6 +237,11 @@ impl Kept {
         }
         Stopped { reason, secret: Some(secret), words: None }
     }
+}
+
+/// A name without what separates its parts: a long text is cut to fit into them.
+fn joined(name: &[u8]) -> Vec<u8> {
+    name.iter().copied().filter(|byte| !b".-".contains(byte)).collect()
 }
 
 fn once_each<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), SecretsError> {

@@ -17,6 +17,8 @@ use crate::{
     tunnel::Carried,
 };
 
+/// What is read of a request that is refused in any case.
+const LARGEST_HEAD: usize = 64 << 10;
 /// Time for a program to begin TLS with us.
 const HANDSHAKE: Duration = Duration::from_secs(15);
 
@@ -87,7 +89,7 @@ async fn refuse(
         async { Ok::<_, std::convert::Infallible>(page) }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).half_close(true);
+    builder.timer(TokioTimer::new()).max_buf_size(LARGEST_HEAD).half_close(true);
     let _ = builder.serve_connection(TokioIo::new(client), respond).await;
     Carried::Denied(reason)
 }

@@ -2,14 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
-use hyper::{Request, Response, StatusCode, body::Incoming};
+use hyper::{Request, Response, StatusCode, body::Incoming, header};
 
 use super::{
-    Alarm, Answer, Kept, Outgoing, PlainHttp, Secrets, Usage,
+    Alarm, Answer, Kept, Outgoing, PlainHttp, Scheme, Secrets, Upstream,
     body::Watch,
     hide::{self, Hidden},
-    put::Put,
-    service::Scheme,
+    joined,
+    put::{Put, Values},
     spent::Meter,
 };
 use crate::{Reason, Refusal, Target};
@@ -34,12 +34,13 @@ struct Here {
     kept: Arc<Kept>,
     /// For each secret, why its placeholder may not be here, if it may not.
     minds: Arc<[Option<Reason>]>,
-    /// Those that are put in.
-    put: Vec<usize>,
-    /// Those that need a header on every request and may not be sent.
+    values: Values,
+    /// One that every request needs and that may not be sent like this.
     plain: Option<usize>,
+    /// The service that pays.
     service: Option<usize>,
-    hidden: Hidden,
+    /// Nothing if no secret is for this target.
+    hidden: Option<Hidden>,
 }
 
 /// Why a request did not go out.
@@ -74,6 +75,9 @@ impl Passage {
         for (name, value) in request.headers() {
             watch.look_once(name.as_str().as_bytes())?;
             watch.look_once(value.as_bytes())?;
+            if name == header::HOST {
+                watch.look_once(&joined(value.as_bytes()))?;
+            }
         }
         Ok(())
     }
@@ -85,15 +89,13 @@ impl Passage {
         if let Some(secret) = here.plain {
             return Err(here.kept.stop(secret, Reason::SecretInPlain, &self.target));
         }
-        if here.put.is_empty() {
+        let Some(hidden) = &here.hidden else {
             return Ok((request.map(|body| Outgoing::new(body, self.watch(), None)), Returning::default()));
-        }
+        };
         let sent = hyper::body::Body::size_hint(request.body()).exact().unwrap_or(0);
-        let headers = here.put.iter().copied().filter(|&secret| here.is_own_header(secret));
-        let put = Put::new(&here.kept, &here.put, headers.collect());
-        let (request, credentials) = put.into_request(request, self.watch()).await?;
+        let (request, credentials) = Put::new(&here.kept, &here.values).into_request(request, self.watch()).await?;
         let meter = here.service.map(|service| (Arc::clone(&here.kept), service, sent));
-        Ok((request, Returning { hidden: Some(here.hidden.and(credentials)), meter }))
+        Ok((request, Returning { hidden: Some(hidden.and(credentials)), meter }))
     }
 
     fn watch(&self) -> Option<Watch> {
@@ -103,40 +105,40 @@ impl Passage {
 }
 
 impl Here {
-    fn new(kept: &Arc<Kept>, target: &Target, over: Over, service: Option<usize>) -> Self {
-        let scheme = if over == Over::Tls { Scheme::Https } else { Scheme::Http };
-        // Whoever goes to a service's address by itself is counted like all others.
-        let service = service.or_else(|| {
-            let there =
-                |service: &super::Service| service.upstream.target == *target && service.upstream.scheme == scheme;
-            kept.services.iter().position(|serving| there(&serving.service))
-        });
-        let by_service = service.and_then(|service| kept.services.get(service)).map(|serving| serving.secret);
-        let minds = kept.held.iter().enumerate().map(|(number, held)| match held.secret.plain_http {
-            _ if !held.is_for(target) && by_service != Some(number) => Some(Reason::SecretLeaving),
+    /// `asked` is the service by whose address somebody came here.
+    fn new(kept: &Arc<Kept>, target: &Target, over: Over, asked: Option<usize>) -> Self {
+        let by_service = asked.and_then(|service| kept.services.get(service)).map(|serving| serving.secret);
+        let bound = |number: usize| kept.held[number].is_for(target) || by_service == Some(number);
+        let mind = |number: usize| match kept.held[number].secret.plain_http {
+            _ if !bound(number) => Some(Reason::SecretLeaving),
             PlainHttp::Refused if over == Over::Plain => Some(Reason::SecretInPlain),
             PlainHttp::Refused | PlainHttp::Allowed => None,
+        };
+        let minds: Arc<[Option<Reason>]> = (0..kept.held.len()).map(mind).collect();
+        // A service has its own secret, and those of others stay out of its headers.
+        let is_header =
+            |number: &usize| kept.held[*number].header.is_some() && by_service.is_none_or(|own| own == *number);
+        let numbers = || 0..kept.held.len();
+        let put = numbers().filter(|&number| minds[number].is_none());
+        let values = Values::new(put.clone().map(|number| &kept.held[number]), put.filter(is_header).collect());
+        let plain = numbers().filter(is_header).find(|&number| minds[number] == Some(Reason::SecretInPlain));
+        // Also what may not be sent from here may have been sent before, and comes back.
+        let hidden = numbers().any(bound).then(|| {
+            Hidden::new(
+                numbers().filter(|&number| bound(number)).flat_map(|number| kept.held[number].hidden()).collect(),
+            )
         });
-        let minds: Arc<[Option<Reason>]> = minds.collect();
-        let put: Vec<usize> = (0..minds.len()).filter(|&number| minds[number].is_none()).collect();
-        let plain = (0..minds.len()).find(|&number| {
-            minds[number] == Some(Reason::SecretInPlain)
-                && matches!(kept.held[number].secret.usage, Usage::Header { .. })
-        });
-        let hidden = Hidden::new(put.iter().flat_map(|&number| kept.held[number].hidden()).collect());
-        Self { kept: Arc::clone(kept), minds, put, plain, service, hidden }
+        // Whoever goes to a service's real address pays like all others.
+        let scheme = if over == Over::Tls { Scheme::Https } else { Scheme::Http };
+        let there = |upstream: &Upstream| upstream.target == *target && upstream.scheme == scheme;
+        let service = asked.or_else(|| kept.services.iter().position(|serving| there(&serving.service.upstream)));
+        Self { kept: Arc::clone(kept), minds, values, plain, service, hidden }
     }
 
     fn may_spend(&self) -> Result<(), Stopped> {
         let Some(serving) = self.service.and_then(|service| self.kept.services.get(service)) else { return Ok(()) };
         let stopped = |words| Stopped { reason: Reason::BudgetSpent, secret: None, words: Some(words) };
         self.kept.budget.allows(&serving.service.name).map_err(stopped)
-    }
-
-    /// A service has its own secret, and those of others stay out of its headers.
-    fn is_own_header(&self, secret: usize) -> bool {
-        let own = self.service.and_then(|service| self.kept.services.get(service)).map(|serving| serving.secret);
-        own.is_none_or(|own| own == secret)
     }
 }
 
@@ -158,7 +160,7 @@ impl Returning {
         let plan = hidden.plan().filter(|_| readable && !hyper::body::Body::is_end_stream(response.body()));
         if plan.is_some() {
             // What is put in place may have another length.
-            response.headers_mut().remove(hyper::header::CONTENT_LENGTH);
+            response.headers_mut().remove(header::CONTENT_LENGTH);
         }
         response.map(|body| Answer::new(body, plan, meter))
     }

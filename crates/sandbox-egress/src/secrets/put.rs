@@ -14,6 +14,7 @@ use super::{
     Kept, Outgoing, Stopped,
     body::Watch,
     replace::{Pair, Plan},
+    secret::Held,
     written::{self, credentials, encoded_credentials, replace_in_address},
 };
 use crate::Reason;
@@ -26,22 +27,34 @@ pub(super) const MOST: usize = 64;
 /// Time for a body that is held whole to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The values for one request.
-pub(super) struct Put<'a> {
-    kept: &'a Kept,
+/// The values that go out on one connection.
+pub(super) struct Values {
+    /// Placeholders, and what they stand for.
     pairs: Vec<Pair>,
     plan: Option<Arc<Plan>>,
     /// Secrets whose header is set.
     headers: Vec<usize>,
+}
+
+/// Puts them into one request.
+pub(super) struct Put<'a> {
+    kept: &'a Kept,
+    values: &'a Values,
     count: usize,
 }
 
-impl<'a> Put<'a> {
-    pub(super) fn new(kept: &'a Kept, secrets: &[usize], headers: Vec<usize>) -> Self {
-        let held = secrets.iter().filter_map(|&number| kept.held.get(number)).filter(|held| held.mark.is_some());
+impl Values {
+    pub(super) fn new<'a>(held: impl Iterator<Item = &'a Held>, headers: Vec<usize>) -> Self {
+        let held = held.filter(|held| held.mark.is_some());
         let pairs: Vec<Pair> =
             held.map(|held| Pair::new(held.placeholder.as_str(), held.secret.value.as_str())).collect();
-        Self { kept, plan: Plan::new(pairs.clone()), pairs, headers, count: 0 }
+        Self { plan: Plan::new(pairs.clone()), pairs, headers }
+    }
+}
+
+impl<'a> Put<'a> {
+    pub(super) fn new(kept: &'a Kept, values: &'a Values) -> Self {
+        Self { kept, values, count: 0 }
     }
 
     /// The request as it goes out; and credentials that were put together, with what they were before.
@@ -51,16 +64,17 @@ impl<'a> Put<'a> {
         watch: Option<Watch>,
     ) -> Result<(Request<Outgoing>, Vec<Pair>), Stopped> {
         let (mut parts, body) = request.into_parts();
-        self.into_address(&mut parts)?;
-        let credentials = self.into_values(&mut parts.headers)?;
-        for (name, value) in self.headers.iter().filter_map(|&number| self.kept.held.get(number)?.header.clone()) {
+        self.put_in_address(&mut parts)?;
+        let credentials = self.put_in_headers(&mut parts.headers)?;
+        for (name, value) in self.values.headers.iter().filter_map(|&number| self.kept.held.get(number)?.header.clone())
+        {
             parts.headers.insert(name, value);
         }
         // What comes back must be readable.
         parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         // Whoever waits for it hears it from us.
         parts.headers.remove(header::EXPECT);
-        let body = self.into_body(&mut parts.headers, body, watch).await?;
+        let body = self.put_in_body(&mut parts.headers, body, watch).await?;
         Ok((Request::from_parts(parts, body), credentials))
     }
 
@@ -69,9 +83,9 @@ impl<'a> Put<'a> {
         if self.count > MOST { Err(too_much()) } else { Ok(()) }
     }
 
-    fn into_address(&mut self, parts: &mut Parts) -> Result<(), Stopped> {
+    fn put_in_address(&mut self, parts: &mut Parts) -> Result<(), Stopped> {
         let Some(path) = parts.uri.path_and_query() else { return Ok(()) };
-        let (address, count) = replace_in_address(path.as_str(), &self.pairs);
+        let (address, count) = replace_in_address(path.as_str(), &self.values.pairs);
         self.counted(count)?;
         if count > 0 {
             parts.uri = address.parse().map_err(|_| too_much())?;
@@ -79,8 +93,8 @@ impl<'a> Put<'a> {
         Ok(())
     }
 
-    fn into_values(&mut self, headers: &mut HeaderMap) -> Result<Vec<Pair>, Stopped> {
-        let Some(plan) = self.plan.clone() else { return Ok(Vec::new()) };
+    fn put_in_headers(&mut self, headers: &mut HeaderMap) -> Result<Vec<Pair>, Stopped> {
+        let Some(plan) = self.values.plan.clone() else { return Ok(Vec::new()) };
         let mut made = Vec::new();
         for value in headers.values_mut() {
             let replaced = match credentials(value.as_bytes()) {
@@ -107,7 +121,7 @@ impl<'a> Put<'a> {
         Ok(made)
     }
 
-    async fn into_body(
+    async fn put_in_body(
         &mut self,
         headers: &mut HeaderMap,
         body: Incoming,
@@ -131,10 +145,13 @@ impl<'a> Put<'a> {
             "application/x-www-form-urlencoded" => written::percent_encoded,
             "application/json" => written::escaped,
             json if json.ends_with("+json") => written::escaped,
-            _ => return self.plan.clone(),
+            _ => return self.values.plan.clone(),
         };
-        let pairs =
-            self.pairs.iter().map(|pair| Pair::new(pair.from.clone(), write(&String::from_utf8_lossy(&pair.to))));
+        let pairs = self
+            .values
+            .pairs
+            .iter()
+            .map(|pair| Pair::new(pair.from.clone(), write(&String::from_utf8_lossy(&pair.to))));
         Plan::new(pairs.collect())
     }
 
