@@ -7,6 +7,7 @@ mod coming_back;
 mod far;
 mod leaving;
 mod put_in;
+mod real_clients;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
