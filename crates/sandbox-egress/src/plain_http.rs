@@ -4,6 +4,7 @@
 //! again, request by request, by the same library on both sides: what we read is what the far end gets.
 
 use std::{
+    error::Error,
     pin::pin,
     sync::{
         Mutex, PoisonError,
@@ -138,10 +139,13 @@ impl Engine {
         };
         let mut sender = sender.lock().await;
         sender.ready().await?;
-        match (sender.send_request(request).await, passage.alarm.get()) {
-            (Ok(response), _) => Ok(returning.take(response).map(Either::Left)),
-            (Err(_), Some(stopped)) => refused(stopped),
-            (Err(error), None) => Err(error),
+        match sender.send_request(request).await {
+            Ok(response) => Ok(returning.take(response).map(Either::Left)),
+            // A body may be stopped in the middle.
+            Err(error) => match error.source().and_then(|source| source.downcast_ref()) {
+                Some(stopped) => refused(stopped),
+                None => Err(error),
+            },
         }
     }
 

@@ -8,16 +8,27 @@
 use aho_corasick::{
     Anchored,
     automaton::{Automaton, StateID},
-    nfa::contiguous::NFA,
+    dfa::DFA,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 /// Looks for the marks of all secrets of a sandbox at once.
 pub(crate) struct Finder {
-    automaton: NFA,
+    automaton: DFA,
     start: StateID,
     /// Which secret a form of a mark belongs to.
     secrets: Vec<usize>,
+}
+
+/// Why they cannot be looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum FinderError {
+    /// They are too many.
+    #[error("placeholders cannot be looked for: {0}")]
+    Build(#[from] aho_corasick::BuildError),
+    /// That cannot be.
+    #[error("placeholders cannot be looked for: {0}")]
+    Start(#[from] aho_corasick::MatchError),
 }
 
 /// How far one stream was looked at.
@@ -37,17 +48,17 @@ enum Escape {
 }
 
 impl Finder {
-    /// For these marks, each with the number of its secret; nothing if there are none or they are absurdly many.
-    pub(crate) fn new(marks: &[(usize, String)]) -> Option<Self> {
+    /// For these marks, each with the number of its secret; nothing if there are none.
+    pub(crate) fn new(marks: &[(usize, String)]) -> Result<Option<Self>, FinderError> {
         let forms = marks.iter().flat_map(|(secret, mark)| forms(mark).into_iter().map(|form| (*secret, form)));
         let (secrets, forms): (Vec<usize>, Vec<String>) = forms.unzip();
         if secrets.is_empty() {
-            return None;
+            return Ok(None);
         }
         // Host names lose their case, base64 with them; what is random is not met by chance in any case.
-        let automaton = NFA::builder().ascii_case_insensitive(true).build(&forms).ok()?;
-        let start = automaton.start_state(Anchored::No).ok()?;
-        Some(Self { automaton, start, secrets })
+        let automaton = DFA::builder().ascii_case_insensitive(true).build(&forms)?;
+        let start = automaton.start_state(Anchored::No)?;
+        Ok(Some(Self { automaton, start, secrets }))
     }
 
     /// A stream that nothing was seen of.
@@ -57,20 +68,47 @@ impl Finder {
 
     /// Looks at the next piece of a stream: the first secret in it that `minds` says something about, and what.
     pub(crate) fn look<T>(&self, trace: &mut Trace, piece: &[u8], minds: impl Fn(usize) -> Option<T>) -> Option<T> {
-        for &byte in piece {
-            trace.plain = self.automaton.next_state(Anchored::No, trace.plain, byte);
-            let mut found = self.matched(trace.plain, &minds);
-            let (bytes, escape) = trace.escape.next(byte);
-            trace.escape = escape;
-            for byte in bytes.into_iter().flatten() {
-                trace.decoded = self.automaton.next_state(Anchored::No, trace.decoded, byte);
-                found = found.or_else(|| self.matched(trace.decoded, &minds));
-            }
+        let mut rest = piece;
+        while let [next, after @ ..] = rest {
+            let found = if trace.is_plain() && *next != b'%' {
+                rest = self.skip(trace, rest);
+                self.matched(trace.plain, &minds)
+            } else {
+                rest = after;
+                self.step(trace, *next, &minds)
+            };
             if found.is_some() {
                 return found;
             }
         }
         None
+    }
+
+    /// Goes on as long as nothing is encoded and nothing is found; what is left then.
+    fn skip<'a>(&self, trace: &mut Trace, piece: &'a [u8]) -> &'a [u8] {
+        let mut state = trace.plain;
+        let mut length = 0;
+        for &byte in piece.iter().take_while(|byte| **byte != b'%') {
+            state = self.automaton.next_state(Anchored::No, state, byte);
+            length += 1;
+            if self.automaton.is_special(state) && self.automaton.is_match(state) {
+                break;
+            }
+        }
+        (trace.plain, trace.decoded) = (state, state);
+        &piece[length..]
+    }
+
+    fn step<T>(&self, trace: &mut Trace, byte: u8, minds: impl Fn(usize) -> Option<T>) -> Option<T> {
+        trace.plain = self.automaton.next_state(Anchored::No, trace.plain, byte);
+        let mut found = self.matched(trace.plain, &minds);
+        let (bytes, escape) = trace.escape.next(byte);
+        trace.escape = escape;
+        for byte in bytes.into_iter().flatten() {
+            trace.decoded = self.automaton.next_state(Anchored::No, trace.decoded, byte);
+            found = found.or_else(|| self.matched(trace.decoded, &minds));
+        }
+        found
     }
 
     /// As [`Finder::look`], for what is there whole.
@@ -84,6 +122,13 @@ impl Finder {
         }
         let forms = (0..self.automaton.match_len(state)).map(|number| self.automaton.match_pattern(state, number));
         forms.into_iter().find_map(|form| minds(*self.secrets.get(form.as_usize())?))
+    }
+}
+
+impl Trace {
+    /// Whether nothing that was encoded matters any more, as is nearly always so.
+    fn is_plain(&self) -> bool {
+        self.plain == self.decoded && matches!(self.escape, Escape::Outside)
     }
 }
 
@@ -120,6 +165,8 @@ fn forms(mark: &str) -> [String; 4] {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use base64::engine::general_purpose::{STANDARD, URL_SAFE};
     use proptest::prelude::*;
 
@@ -127,9 +174,14 @@ mod tests {
 
     const MARK: &str = "0123456789abcdef0f1e2d3c4b5a6978";
 
+    static FINDER: LazyLock<Finder> = LazyLock::new(|| finder(&[(7, MARK.to_owned())]));
+
+    fn finder(marks: &[(usize, String)]) -> Finder {
+        Finder::new(marks).expect("a finder").expect("marks")
+    }
+
     fn finds(text: &[u8]) -> bool {
-        let finder = Finder::new(&[(7, MARK.to_owned())]).expect("a finder");
-        finder.look_once(text, Some).inspect(|&secret| assert_eq!(secret, 7)).is_some()
+        FINDER.look_once(text, Some).inspect(|&secret| assert_eq!(secret, 7)).is_some()
     }
 
     #[test]
@@ -148,11 +200,11 @@ mod tests {
     #[test]
     fn one_mark_may_be_minded_and_another_not() {
         let other = MARK.replace('0', "9");
-        let finder = Finder::new(&[(0, MARK.to_owned()), (1, other.clone())]).expect("a finder");
+        let finder = finder(&[(0, MARK.to_owned()), (1, other.clone())]);
         let minds = |secret: usize| (secret == 1).then_some(secret);
         assert_eq!(finder.look_once(MARK.as_bytes(), minds), None);
         assert_eq!(finder.look_once(format!("{MARK} {other}").as_bytes(), minds), Some(1));
-        assert!(Finder::new(&[]).is_none());
+        assert!(Finder::new(&[]).is_ok_and(|finder| finder.is_none()));
     }
 
     proptest! {
@@ -177,13 +229,12 @@ mod tests {
             }).collect();
             let text = format!("{before}{mark}");
             let whole = finds(text.as_bytes());
-            let finder = Finder::new(&[(7, MARK.to_owned())]).expect("a finder");
-            let (mut trace, mut found, mut at) = (finder.begin(), None, 0);
+            let (mut trace, mut found, mut at) = (FINDER.begin(), None, 0);
             let mut cuts = cuts;
             cuts.push(text.len());
             cuts.sort_unstable();
             for cut in cuts.into_iter().map(|cut| cut.min(text.len())) {
-                found = found.or(finder.look(&mut trace, &text.as_bytes()[at..cut], Some));
+                found = found.or(FINDER.look(&mut trace, &text.as_bytes()[at..cut], Some));
                 at = cut;
             }
             prop_assert_eq!(found.is_some(), whole);

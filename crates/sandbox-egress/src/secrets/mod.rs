@@ -7,9 +7,11 @@
 //! value before it sends it back: whoever a secret is for can always give it away. A placeholder on its way to anybody else
 //! is stopped where it can be seen ([`find`]); elsewhere it is worth nothing.
 
+mod account;
 mod authority;
 mod body;
 mod budget;
+mod error;
 mod find;
 mod hide;
 mod opened;
@@ -20,6 +22,7 @@ mod secret;
 mod service;
 mod spent;
 mod trust;
+mod vault;
 mod written;
 
 use std::{
@@ -33,10 +36,13 @@ use self::{authority::Authority, find::Finder, secret::Held, trust::Verifier};
 pub use self::{
     authority::AuthorityError,
     budget::Budget,
+    error::SecretsError,
+    find::FinderError,
     secret::{PlainHttp, Secret, Usage, Value},
     service::{Scheme, Service, Upstream, UpstreamError},
     spent::{Basis, Spent},
     trust::{Trust, TrustError},
+    vault::{Leak, OnLeak, OnSpent, Vault},
 };
 pub(crate) use self::{
     body::{Answer, Outgoing},
@@ -45,83 +51,14 @@ pub(crate) use self::{
 };
 use crate::{Name, Reason, Refusal, Target};
 
+/// Each takes some memory to be looked for.
+const MOST: usize = 100;
 /// Bodies that are held whole at the same time, so that something in them can be replaced.
 const WHOLE_BODIES: usize = 16;
 
 /// The secrets of one sandbox, ready for use. By default there are none, and nothing is looked at for their sake.
 #[derive(Clone, Default)]
 pub struct Secrets(Option<Arc<Kept>>);
-
-/// What is kept outside for a sandbox, and who is told what becomes of it.
-pub struct Vault {
-    /// The secrets.
-    pub secrets: Vec<Secret>,
-    /// What is reached by a loopback address, with a secret.
-    pub services: Vec<Service>,
-    /// Who is believed to be who it says.
-    pub trust: Trust,
-    /// Told when a placeholder was on its way to somebody else. Must not wait.
-    pub on_leak: OnLeak,
-    /// Told what answers of services cost. Must not wait.
-    pub on_spent: OnSpent,
-    /// Asked before each request to a service.
-    pub budget: Budget,
-}
-
-/// Whoever wants to know of leaks.
-pub type OnLeak = Box<dyn Fn(&Leak) + Send + Sync>;
-/// Whoever counts what is spent.
-pub type OnSpent = Box<dyn Fn(&Spent) + Send + Sync>;
-
-/// A placeholder that was stopped on its way out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leak {
-    /// The secret that it stands for.
-    pub secret: String,
-    /// Where it was sent.
-    pub target: String,
-}
-
-/// Why secrets cannot be kept like this.
-#[derive(Debug, thiserror::Error)]
-pub enum SecretsError {
-    /// A name that is none.
-    #[error("`{0}` is no name for a secret or a service: use up to 40 lower-case letters, digits, - and _")]
-    Name(String),
-    /// Two of the same name.
-    #[error("there are two secrets, or two services, called `{0}`")]
-    Twice(String),
-    /// A value that cannot be kept.
-    #[error(
-        "the value of secret `{0}` cannot be used: it must have 8 to 4096 bytes, no line breaks or other control characters, and no spaces around it"
-    )]
-    Value(String),
-    /// A header that cannot be set.
-    #[error(
-        "the header of secret `{0}` cannot be set: it needs a name that is not about the message itself, and one {{}} for the value"
-    )]
-    Header(String),
-    /// A service that needs what is not there.
-    #[error("service `{service}` uses secret `{secret}`, which there is not")]
-    NoSecret {
-        /// The service.
-        service: String,
-        /// What it wants.
-        secret: String,
-    },
-    /// A service that would give its secret away.
-    #[error("service `{0}` is reached over plain HTTP, which its secret does not allow")]
-    Plain(String),
-    /// Nothing random.
-    #[error("no randomness is to be had from this machine: {0}")]
-    Random(String),
-    /// No certificates.
-    #[error(transparent)]
-    Authority(#[from] AuthorityError),
-    /// No verification.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-}
 
 /// Everything about the secrets of one sandbox.
 pub(crate) struct Kept {
@@ -139,26 +76,15 @@ pub(crate) struct Kept {
 /// Why a connection was stopped for the sake of a secret, if it was.
 pub(crate) type Alarm = Arc<OnceLock<Stopped>>;
 
-impl Vault {
-    /// An empty one, of which nobody is told anything.
-    pub fn new(trust: Trust) -> Self {
-        Self {
-            secrets: Vec::new(),
-            services: Vec::new(),
-            trust,
-            on_leak: Box::new(|_| {}),
-            on_spent: Box::new(|_| {}),
-            budget: Budget::endless(),
-        }
-    }
-}
-
 impl Secrets {
     /// Checks everything, and makes placeholders and an authority for this sandbox.
     pub fn new(vault: Vault) -> Result<Self, SecretsError> {
         let Vault { secrets, services, trust, on_leak, on_spent, budget } = vault;
         if secrets.is_empty() && services.is_empty() {
             return Ok(Self::default());
+        }
+        if secrets.len() > MOST {
+            return Err(SecretsError::TooMany);
         }
         let held = secrets.into_iter().map(Held::new).collect::<Result<Vec<_>, _>>()?;
         let services =
@@ -170,7 +96,7 @@ impl Secrets {
         let opens = held.iter().any(|held| !held.secret.hosts.is_empty());
         let authority = if opens { Some(Authority::new(&secret::random_mark()?[..8])?) } else { None };
         Ok(Self(Some(Arc::new(Kept {
-            finder: Finder::new(&marks),
+            finder: Finder::new(&marks)?,
             held,
             services,
             authority,
@@ -258,16 +184,5 @@ impl fmt::Debug for Secrets {
         let names = self.0.iter().flat_map(|kept| &kept.held).map(|held| &held.secret.name);
         f.write_str("Secrets ")?;
         f.debug_list().entries(names).finish()
-    }
-}
-
-impl fmt::Debug for Vault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { secrets, services, trust, .. } = self;
-        f.debug_struct("Vault")
-            .field("secrets", secrets)
-            .field("services", services)
-            .field("trust", trust)
-            .finish_non_exhaustive()
     }
 }

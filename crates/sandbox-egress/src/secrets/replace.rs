@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 /// What is replaced by what.
 pub(crate) struct Plan {
@@ -40,7 +40,10 @@ impl Plan {
         pairs.retain(|pair| !pair.from.is_empty());
         let longest = pairs.iter().map(|pair| pair.from.len()).max()?;
         let needles = pairs.iter().map(|pair| &pair.from);
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(needles).ok()?;
+        // The small kind: there may be one for every connection, and what is searched for is rare.
+        let mut builder = AhoCorasick::builder();
+        builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostLongest);
+        let automaton = builder.build(needles).ok()?;
         Some(Arc::new(Self { automaton, pairs, longest }))
     }
 

@@ -7,7 +7,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use super::{
     SecretsError,
     replace::Pair,
-    written::{escaped, percent_encoded},
+    written::{escaped, lower_escapes, percent_encoded},
 };
 use crate::{Pattern, Target};
 
@@ -102,6 +102,9 @@ impl Held {
         if !(SHORTEST..=LONGEST).contains(&value.len()) || value.contains(char::is_control) || value.trim() != value {
             return Err(SecretsError::Value(name));
         }
+        if secret.hosts.contains(&Pattern::Any) {
+            return Err(SecretsError::Everybody(name));
+        }
         let header = match &secret.usage {
             Usage::Placeholder => None,
             Usage::Header { name: header, format } => {
@@ -128,7 +131,10 @@ impl Held {
     /// The value in every way in which it is written plainly, with the placeholder for each.
     pub(crate) fn hidden(&self) -> Vec<Pair> {
         let value = self.secret.value.as_str();
-        let mut forms = vec![value.to_owned(), percent_encoded(value), escaped(value)];
+        let (encoded, escaped) = (percent_encoded(value), escaped(value));
+        // Some write the digits of an escape small, and some escape slashes.
+        let mut forms = vec![value.to_owned(), lower_escapes(&encoded), encoded, escaped.replace('/', "\\/"), escaped];
+        forms.sort_unstable();
         forms.dedup();
         forms.into_iter().map(|form| Pair::new(form, self.placeholder.as_str())).collect()
     }
@@ -200,6 +206,16 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_hidden_in_every_way_in_which_it_is_written_plainly() {
+        let held = Held::new(secret("a", "a/b\"c\"d/", Usage::Placeholder)).expect("a secret");
+        let forms: Vec<String> =
+            held.hidden().into_iter().map(|pair| String::from_utf8(pair.from).expect("text")).collect();
+        for form in ["a/b\"c\"d/", "a%2Fb%22c%22d%2F", "a%2fb%22c%22d%2f", "a/b\\\"c\\\"d/", "a\\/b\\\"c\\\"d\\/"] {
+            assert!(forms.iter().any(|known| known == form), "{form}: {forms:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_kept_or_sent_is_refused() {
         let long = "x".repeat(LONGEST + 1);
         for (name, value) in [("", "12345678"), ("A", "12345678"), ("a b", "12345678"), (&long, "12345678")] {
@@ -209,6 +225,8 @@ mod tests {
             let refused = Held::new(secret("a", value, Usage::Placeholder)).err().expect("refused");
             assert!(matches!(refused, SecretsError::Value(_)) && !refused.to_string().contains("5678"), "{refused}");
         }
+        let everybody = Secret { hosts: vec![Pattern::Any], ..secret("a", "12345678", Usage::Placeholder) };
+        assert!(matches!(Held::new(everybody), Err(SecretsError::Everybody(_))));
         for usage in [header("Host", "{}"), header("a b", "{}"), header("x", "no braces"), header("x", "{}\n{}")] {
             assert!(matches!(Held::new(secret("a", "12345678", usage)), Err(SecretsError::Header(_))));
         }

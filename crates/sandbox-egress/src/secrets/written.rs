@@ -25,6 +25,16 @@ pub(crate) fn percent_encoded(text: &str) -> String {
     })
 }
 
+/// The same with small digits in its escapes.
+pub(crate) fn lower_escapes(encoded: &str) -> String {
+    let mut parts = encoded.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| {
+        let (digits, rest) = part.split_at_checked(2).unwrap_or((part, ""));
+        out + "%" + &digits.to_ascii_lowercase() + rest
+    })
+}
+
 /// As it stands between the quotes of a JSON text.
 pub(crate) fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();

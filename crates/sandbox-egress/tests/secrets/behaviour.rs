@@ -1,9 +1,12 @@
 //! Clients of every kind, polite and hostile, on TLS that was opened.
 
-use sandbox_egress::{Secret, Secrets, SecretsError, Service, Trust, Value, Vault};
-use tokio::io::AsyncWriteExt;
+use sandbox_egress::{PlainHttp, Secret, Secrets, SecretsError, Service, Trust, Value, Vault};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
-use crate::far::{Scene, VALUE, begin, secret, until};
+use crate::far::{Scene, VALUE, begin, finish, secret, until};
 
 async fn scene() -> Scene {
     Scene::new(vec![secret("key", "a.example")]).await
@@ -85,7 +88,8 @@ async fn nothing_grows_without_bound() {
         "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{many}\r\n0\r\n\r\n",
         many.len()
     );
-    assert!(!scene.ask("a.example", &chunked).await.contains("200 OK"));
+    let answer = scene.ask("a.example", &chunked).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("too often"), "{answer}");
     let long = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
     assert!(!scene.ask("a.example", &long).await.contains("200 OK"));
     assert_eq!(scene.far.seen(), "");
@@ -96,6 +100,40 @@ async fn nothing_grows_without_bound() {
         large.len()
     );
     assert!(scene.ask("a.example", &request).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_far_end_that_breaks_the_rules_ends_the_connection_and_nothing_else() {
+    let scene = Scene::new(vec![Secret { plain_http: PlainHttp::Allowed, ..secret("key", "a.example") }]).await;
+    let endless = format!("HTTP/1.1 200 OK\r\nX-Long: {}", "x".repeat(2 << 20));
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(10_000));
+    for answer in [
+        "",
+        "SSH-2.0-x\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nx",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nanything",
+        &endless,
+        &many,
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let words = answer.to_owned();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut heard = [0; 4096];
+            let _ = stream.read(&mut heard).await;
+            let _ = stream.write_all(words.as_bytes()).await;
+        });
+        let stream = scene.tunnel("a.example", port).await;
+        let request = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX-Key: {}\r\n\r\n", scene.placeholder("key"));
+        let heard = finish(stream, request.as_bytes()).await;
+        assert!(heard.len() < 1 << 20 && !heard.contains("anything"), "{:?}", &heard[..heard.len().min(200)]);
+    }
+    assert!(
+        scene.ask("a.example", "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n").await.contains("200")
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ print(opener.open(r.Request(url, data=key.encode(), headers={'X-Key': key, 'Cont
 async fn run(mut command: Command) -> Option<Output> {
     let name = command.get_program().to_owned();
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
-    output.inspect_err(|error| println!("skipped: {} cannot be run: {error}", name.display())).ok()
+    output.inspect_err(|error| eprintln!("skipped: {} cannot be run: {error}", name.display())).ok()
 }
 
 #[tokio::test]
