@@ -19,6 +19,9 @@ pub enum SecretsError {
         "the value of secret `{0}` cannot be used: it must have 8 to 4096 bytes, no line breaks or other control characters, and no spaces around it"
     )]
     Value(String),
+    /// A placeholder that was never one.
+    #[error("what is given as the placeholder of secret `{0}` was not made for it")]
+    Placeholder(String),
     /// For all hosts.
     #[error("secret `{0}` is for `*`, which is everybody; name the hosts that may have it")]
     Everybody(String),

@@ -79,14 +79,16 @@ pub(crate) type Alarm = Arc<OnceLock<Stopped>>;
 impl Secrets {
     /// Checks everything, and makes placeholders and an authority for this sandbox.
     pub fn new(vault: Vault) -> Result<Self, SecretsError> {
-        let Vault { secrets, services, trust, on_leak, on_spent, budget } = vault;
+        let Vault { secrets, placeholders, services, trust, on_leak, on_spent, budget } = vault;
         if secrets.is_empty() && services.is_empty() {
             return Ok(Self::default());
         }
         if secrets.len() > MOST {
             return Err(SecretsError::TooMany);
         }
-        let held = secrets.into_iter().map(Held::new).collect::<Result<Vec<_>, _>>()?;
+        let known = |secret: &Secret| placeholders.get(&secret.name).map(String::as_str);
+        let hold = |secret: Secret| Held::new(secret.clone(), known(&secret));
+        let held = secrets.into_iter().map(hold).collect::<Result<Vec<_>, _>>()?;
         let services =
             services.into_iter().map(|service| Serving::new(service, &held)).collect::<Result<Vec<_>, _>>()?;
         once_each(held.iter().map(|held| held.secret.name.as_str()))?;

@@ -16,6 +16,7 @@ const SHORTEST: usize = 8;
 /// Longer than any key or token; what is replaced must not grow without bound.
 const LONGEST: usize = 4 << 10;
 const LONGEST_NAME: usize = 40;
+const PREFIX: &str = "sbx_secret_";
 /// Random bytes in a placeholder.
 const RANDOM: usize = 16;
 
@@ -92,8 +93,8 @@ impl fmt::Debug for Value {
 }
 
 impl Held {
-    /// Checks a secret and makes its placeholder.
-    pub(crate) fn new(secret: Secret) -> Result<Self, SecretsError> {
+    /// Checks a secret, and makes its placeholder unless there is one from before.
+    pub(crate) fn new(secret: Secret, known: Option<&str>) -> Result<Self, SecretsError> {
         let name = secret.name.clone();
         if !is_name(&name) {
             return Err(SecretsError::Name(name));
@@ -108,16 +109,19 @@ impl Held {
         let header = match &secret.usage {
             Usage::Placeholder => None,
             Usage::Header { name: header, format } => {
-                Some(checked_header(header, format, value).ok_or(SecretsError::Header(name))?)
+                Some(checked_header(header, format, value).ok_or_else(|| SecretsError::Header(name.clone()))?)
             }
         };
         let mark = match secret.usage {
-            Usage::Placeholder => Some(random_mark()?),
+            Usage::Placeholder => Some(match known {
+                Some(known) => mark_of(known, &name).ok_or(SecretsError::Placeholder(name))?,
+                None => random_mark()?,
+            }),
             // Nobody sends it, so it is only what is seen in place of the value.
             Usage::Header { .. } => None,
         };
         let end = mark.as_ref().map(|mark| format!("_{mark}")).unwrap_or_default();
-        let placeholder = format!("sbx_secret_{}{end}", secret.name);
+        let placeholder = format!("{PREFIX}{}{end}", secret.name);
         Ok(Self { secret, placeholder, mark, header })
     }
 
@@ -168,6 +172,13 @@ fn checked_header(name: &str, format: &str, value: &str) -> Option<(HeaderName, 
     Some((name, value))
 }
 
+/// The random part of a placeholder that was made for this secret before.
+fn mark_of(placeholder: &str, name: &str) -> Option<String> {
+    let mark = placeholder.strip_prefix(PREFIX)?.strip_prefix(name)?.strip_prefix('_')?;
+    let fits = mark.len() == 2 * RANDOM && mark.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    fits.then(|| mark.to_owned())
+}
+
 /// Nobody guesses it, and it is the same in lower case.
 pub(super) fn random_mark() -> Result<String, SecretsError> {
     let mut random = [0; RANDOM];
@@ -196,18 +207,24 @@ mod tests {
 
     #[test]
     fn placeholders_differ_and_headers_have_none() {
-        let made = || Held::new(secret("key", "12345678", Usage::Placeholder)).expect("a secret");
+        let made = || Held::new(secret("key", "12345678", Usage::Placeholder), None).expect("a secret");
         let (one, other) = (made(), made());
         assert_ne!(one.placeholder, other.placeholder);
+        let again = |known: &str| Held::new(secret("key", "12345678", Usage::Placeholder), Some(known));
+        assert_eq!(again(&one.placeholder).expect("a secret").placeholder, one.placeholder);
+        for wrong in ["", "sbx_secret_key_", &one.placeholder[1..], &one.placeholder.to_uppercase(), "sbx_secret_key_0"]
+        {
+            assert!(matches!(again(wrong), Err(SecretsError::Placeholder(_))), "{wrong}");
+        }
         assert!(one.placeholder.starts_with("sbx_secret_key_") && one.placeholder.len() == 15 + 2 * RANDOM);
-        let set = Held::new(secret("key", "12345678", header("X-Api-Key", "{}"))).expect("a secret");
+        let set = Held::new(secret("key", "12345678", header("X-Api-Key", "{}")), None).expect("a secret");
         assert_eq!((set.placeholder.as_str(), set.mark.is_none()), ("sbx_secret_key", true));
         assert!(!format!("{:?} {:?}", set.secret, set.header).contains("12345678"));
     }
 
     #[test]
     fn a_value_is_hidden_in_every_way_in_which_it_is_written_plainly() {
-        let held = Held::new(secret("a", "a/b\"c\"d/", Usage::Placeholder)).expect("a secret");
+        let held = Held::new(secret("a", "a/b\"c\"d/", Usage::Placeholder), None).expect("a secret");
         let forms: Vec<String> =
             held.hidden().into_iter().map(|pair| String::from_utf8(pair.from).expect("text")).collect();
         for form in ["a/b\"c\"d/", "a%2Fb%22c%22d%2F", "a%2fb%22c%22d%2f", "a/b\\\"c\\\"d/", "a\\/b\\\"c\\\"d\\/"] {
@@ -219,22 +236,25 @@ mod tests {
     fn what_cannot_be_kept_or_sent_is_refused() {
         let long = "x".repeat(LONGEST + 1);
         for (name, value) in [("", "12345678"), ("A", "12345678"), ("a b", "12345678"), (&long, "12345678")] {
-            assert!(matches!(Held::new(secret(name, value, Usage::Placeholder)), Err(SecretsError::Name(_))), "{name}");
+            assert!(
+                matches!(Held::new(secret(name, value, Usage::Placeholder), None), Err(SecretsError::Name(_))),
+                "{name}"
+            );
         }
         for value in ["1234567", "12345678\n", "1234\r\n5678", " 12345678", &long, "1234\u{0}5678"] {
-            let refused = Held::new(secret("a", value, Usage::Placeholder)).err().expect("refused");
+            let refused = Held::new(secret("a", value, Usage::Placeholder), None).err().expect("refused");
             assert!(matches!(refused, SecretsError::Value(_)) && !refused.to_string().contains("5678"), "{refused}");
         }
         let everybody = Secret { hosts: vec![Pattern::Any], ..secret("a", "12345678", Usage::Placeholder) };
-        assert!(matches!(Held::new(everybody), Err(SecretsError::Everybody(_))));
+        assert!(matches!(Held::new(everybody, None), Err(SecretsError::Everybody(_))));
         for usage in [header("Host", "{}"), header("a b", "{}"), header("x", "no braces"), header("x", "{}\n{}")] {
-            assert!(matches!(Held::new(secret("a", "12345678", usage)), Err(SecretsError::Header(_))));
+            assert!(matches!(Held::new(secret("a", "12345678", usage), None), Err(SecretsError::Header(_))));
         }
     }
 
     #[test]
     fn a_secret_is_for_its_hosts_and_ports_only() {
-        let held = Held::new(secret("a", "12345678", Usage::Placeholder)).expect("a secret");
+        let held = Held::new(secret("a", "12345678", Usage::Placeholder), None).expect("a secret");
         let is_for = |target: &str| held.is_for(&target.parse().expect(target));
         assert!(is_for("a.example.com:443") && !is_for("a.example.com:80"));
         assert!(!is_for("example.com:443") && !is_for("a.example.com.evil.org:443"));

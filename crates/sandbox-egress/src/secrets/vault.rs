@@ -1,6 +1,6 @@
 //! What is kept outside for a sandbox, as it is said before it is checked.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use super::{Budget, Secret, Service, Spent, Trust};
 
@@ -8,6 +8,8 @@ use super::{Budget, Secret, Service, Spent, Trust};
 pub struct Vault {
     /// The secrets.
     pub secrets: Vec<Secret>,
+    /// Placeholders that a sandbox holds from before, by the names of their secrets; the others are made anew.
+    pub placeholders: BTreeMap<String, String>,
     /// What is reached by a loopback address, with a secret.
     pub services: Vec<Service>,
     /// Who is believed to be who it says.
@@ -39,6 +41,7 @@ impl Vault {
     pub fn new(trust: Trust) -> Self {
         Self {
             secrets: Vec::new(),
+            placeholders: BTreeMap::new(),
             services: Vec::new(),
             trust,
             on_leak: Box::new(|_| {}),
