@@ -102,6 +102,7 @@ fn words(what: &What) -> String {
         What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),
         What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
         What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
+        What::Frozen { why } => format!("frozen: {why}"),
         What::Ended { why } => format!("ended: {why}"),
         What::Removed { why } => format!("removed: {why}"),
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sandbox_core::{Denial, Door, SandboxSpec};
-use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Setup};
+use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Secrets, Setup};
 use sandbox_linux::Leash;
 
 use super::screen;
@@ -31,7 +31,7 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
         runtime.block_on(async {
             let resolver = Resolver::of_this_machine().map_err(std::io::Error::other)?;
             let limits = Limits { connections: spec.policy.limits.connections as usize };
-            let engine = Engine::new(Setup { rules, resolver, limits, recorder });
+            let engine = Engine::new(Setup { rules, resolver, limits, recorder, secrets: Secrets::default() });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));
             let _ = leash.released().await;
             engine.close();

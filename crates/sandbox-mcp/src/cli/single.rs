@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     config::{self, Settings},
-    sandboxes::{access, check_env, way_out},
+    sandboxes::{access, check_env, secrets, way_out},
 };
 
 /// Whether the command can have our own descriptors and nobody needs to stand between.
@@ -26,10 +26,15 @@ pub(super) fn fits(args: &Exec, global: &Global) -> bool {
 }
 
 /// Runs it and answers with its exit code.
-pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
+///
+/// Nothing if the sandbox has secrets: those take somebody who puts them in.
+pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec>> {
     let settings = Settings::load(&global.flags())?;
     config::prepare_state(&settings.state)?;
     let spec = spec(&settings, &args)?;
+    if secrets::are_there(&settings, &spec.policy) {
+        return Ok(Err(args));
+    }
     let most = spec.policy.limits.run.min(settings.max_timeout);
     let mut command = command(args)?;
     if let Some(asked) = command.timeout.filter(|asked| *asked > most) {
@@ -38,7 +43,7 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
     command.timeout = Some(command.timeout.unwrap_or(most).min(most));
     if let Err(denials) = prompt::admit(&command, &spec, &settings) {
         screen::tell(&access::in_words(&denials));
-        return Ok(exit::NOT_ALLOWED);
+        return Ok(Ok(exit::NOT_ALLOWED));
     }
     let rules = way_out::rules(&spec.policy, &settings)?;
     let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec);
@@ -49,7 +54,7 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);
     }
-    Ok(exit::code(ended))
+    Ok(Ok(exit::code(ended)))
 }
 
 /// The command as it will be started.

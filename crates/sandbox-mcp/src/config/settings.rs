@@ -8,11 +8,12 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Control, Image, Policy};
+use sandbox_egress::Trust;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
 use super::{
-    Ask, ConfigError, Mirrors, Source, ceiling, mirrors, paths,
+    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
     typed::{Said, Typed},
 };
 
@@ -57,6 +58,13 @@ pub struct Settings {
     package_mirrors: Vec<Url>,
     /// Those, and what package managers know, once somebody asked.
     mirrors: Arc<OnceLock<Mirrors>>,
+    /// Secrets that stay outside.
+    pub secrets: Vec<SecretSetting>,
+    /// Services that are reached with them.
+    pub services: Vec<ServiceSetting>,
+    /// Stop a sandbox that sends a placeholder to where it does not belong.
+    pub freeze_on_leak: bool,
+    trust: Arc<OnceLock<Trust>>,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -79,6 +87,7 @@ impl Settings {
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
+        let secrets = typed.secrets()?;
         let mut settings = Self {
             state,
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
@@ -104,6 +113,10 @@ impl Settings {
                 .take("package_mirrors", "a list of addresses, such as https://pypi.example.com/simple", addresses)?
                 .unwrap_or_default(),
             mirrors: Arc::default(),
+            services: typed.services(&secrets)?,
+            secrets,
+            freeze_on_leak: typed.take("freeze_on_leak", "true or false", truth)?.unwrap_or(false),
+            trust: Arc::default(),
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
                 .unwrap_or_else(|| "warn".to_owned()),
@@ -125,6 +138,11 @@ impl Settings {
             ceiling::image_folder(folder, &settings.state)?;
         }
         Ok(settings)
+    }
+
+    /// Who is believed to be who it says, by this machine. Read when the first sandbox has a secret.
+    pub fn trust(&self) -> Trust {
+        self.trust.get_or_init(Trust::of_this_machine).clone()
     }
 
     /// The user's own places for packages.
@@ -158,6 +176,25 @@ impl Typed {
     /// Where a setting was said.
     fn source(&self, key: &str) -> Option<Source> {
         self.0.get(key).map(|said| said.source.clone())
+    }
+
+    fn secrets(&mut self) -> Result<Vec<SecretSetting>, ConfigError> {
+        let Some(Said { source, value }) = self.0.remove("secrets") else { return Ok(Vec::new()) };
+        let file = match &source {
+            Source::File(file) => Some(file.as_path()),
+            _ => None,
+        };
+        secrets::read_secrets(&value, file).map_err(|why| ConfigError::BadTable {
+            source_: source,
+            key: "secrets",
+            why,
+        })
+    }
+
+    fn services(&mut self, secrets: &[SecretSetting]) -> Result<Vec<ServiceSetting>, ConfigError> {
+        let Some(Said { source, value }) = self.0.remove("services") else { return Ok(Vec::new()) };
+        let read = secrets::read_services(&value, secrets);
+        read.map_err(|why| ConfigError::BadTable { source_: source, key: "services", why })
     }
 
     fn take<T>(

