@@ -2,7 +2,7 @@
 
 use sandbox_core::{
     Control, Facts, Held,
-    policy::{Capabilities, DeniedPrograms, Network, Root, SystemCalls, User},
+    policy::{Capabilities, DeniedPrograms, Root, SystemCalls, User},
 };
 
 use crate::{Attack, Expected, Wall};
@@ -82,11 +82,6 @@ pub fn unlisted_may_start(facts: &Facts) -> Expected {
     let allow = facts.spec.policy.commands.allow.as_ref();
     let may = |rule: &String| rule == "arch" || (rule.starts_with('/') && !rule.starts_with("/workspace/"));
     granted_if(allow.is_none_or(|rules| rules.iter().any(may)))
-}
-
-/// Public addresses.
-pub fn network_may_be_public(facts: &Facts) -> Expected {
-    granted_if(facts.spec.policy.network != Network::None)
 }
 
 /// Memory that the kernel itself uses for a sandbox counts only where the kernel holds the limit.

@@ -45,6 +45,9 @@ pub enum AttackError {
     /// No executor.
     #[error("the attack program could not be brought into the sandbox: {0}")]
     Talk(ClientError),
+    /// Its way out could not be served.
+    #[error("the way out of the sandbox could not be served: {0}")]
+    WayOut(String),
     /// The suite's own things on this machine.
     #[error("the canary could not be started on this machine: {0}")]
     Canary(std::io::Error),

@@ -6,9 +6,10 @@ use std::{
 };
 
 use sandbox_core::{
-    Created, Policy, SandboxSpec, SessionId, UserId,
+    Created, Policy, Sandbox, SandboxSpec, SessionId, UserId,
     exec::{Exec, Exit, Stream},
 };
+use sandbox_egress::{Doors, Engine, Limits, Resolver, Rules, Secrets, Setup};
 use sandbox_executor::{
     client::{Client, ClientError, JobEvent},
     protocol::{NewFile, Path, Target},
@@ -34,8 +35,11 @@ const PLACE: &str = "/workspace/sandbox-attack";
 pub(crate) struct Bench {
     pub subject: Subject,
     pub canary: Arc<Canary>,
-    made: Arc<Mutex<Vec<Created>>>,
+    made: Arc<Mutex<Vec<Made>>>,
 }
+
+/// A sandbox, and its way out if it has one.
+type Made = (Created, Option<Arc<Engine>>);
 
 /// A sandbox with the program in it.
 #[derive(Clone)]
@@ -78,7 +82,10 @@ impl Bench {
         let image = self.subject.image.clone();
         let spec = SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() };
         let sandbox = self.subject.backend.create(&spec).await.map_err(AttackError::Create)?;
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(sandbox.clone());
+        let opened = way_out(&*sandbox).await;
+        let engine = opened.as_ref().ok().cloned().flatten();
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push((sandbox.clone(), engine));
+        opened?;
         let channel = sandbox.connect().await.map_err(AttackError::Create)?;
         let client = Client::connect(channel).await.map_err(AttackError::Talk)?;
         write(&client, PLACE.as_bytes(), PROGRAM, 0o755).await.map_err(AttackError::Talk)?;
@@ -88,7 +95,10 @@ impl Bench {
     /// Removes all that was made. Says what could not be removed in time.
     pub async fn clear(&self) -> Result<(), String> {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
-        for sandbox in made {
+        for (sandbox, engine) in made {
+            if let Some(engine) = engine {
+                engine.close();
+            }
             match timeout(PATIENCE, sandbox.destroy()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(format!("the sandbox could not be removed: {error}")),
@@ -186,6 +196,23 @@ impl Cell {
         }
         Err(format!("{left} processes could not be ended"))
     }
+}
+
+/// The way out, as a server would serve it. Names are not looked up, so that nothing is ever sent to anywhere.
+async fn way_out(sandbox: &dyn Sandbox) -> Result<Option<Arc<Engine>>, AttackError> {
+    let doors = sandbox.doors().await.map_err(AttackError::Create)?;
+    if doors.is_empty() {
+        return Ok(None);
+    }
+    let failed = |why: String| AttackError::WayOut(why);
+    let rules = Rules::of_policy(&sandbox.facts().spec.policy, &[]).map_err(|error| failed(error.to_string()))?;
+    let nobody = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 9));
+    let resolver = Resolver::with_server(nobody).map_err(|error| failed(error.to_string()))?;
+    let doors = Doors::new(doors).map_err(|error| failed(error.to_string()))?;
+    let (limits, recorder, secrets) = (Limits::default(), Box::new(drop), Secrets::default());
+    let engine = Engine::new(Setup { rules, resolver, limits, recorder, secrets });
+    tokio::spawn(Arc::clone(&engine).serve(doors));
+    Ok(Some(engine))
 }
 
 /// Writes one file through the executor.

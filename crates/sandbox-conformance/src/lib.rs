@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
         files: content_and_modes_survive, a_file_with_holes_stays_small, many_files_at_once, links_that_point_out_lead_nowhere,
             names_that_are_not_text_are_listed, what_is_no_file_is_refused, files_belong_to_the_sandboxs_user,
             pip_and_npm_install_as_typed;
-        walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback,
+        walls: nothing_of_this_machine_shows, the_root_cannot_be_changed, there_is_no_network_but_loopback, a_way_out_leads_to_its_doors_and_nowhere_else,
             no_process_outside_is_seen, the_first_process_cannot_be_touched, kernel_doors_are_closed,
             an_image_folder_can_be_changed_where_the_policy_says, output_can_be_written_but_not_taken_back,
             user_namespaces_and_settings_of_the_kernel_are_out_of_reach, what_tells_machines_apart_is_covered;

@@ -1,9 +1,9 @@
 //! Walls: what is outside cannot be seen, reached or harmed from inside.
 
 use sandbox_core::{
-    Control, Image,
+    Control, Door, Image,
     exec::Exit,
-    policy::{Policy, Root},
+    policy::{Network, Policy, Root},
 };
 use sandbox_executor::protocol::Path;
 
@@ -63,7 +63,7 @@ pub async fn the_root_cannot_be_changed(bench: Workbench) {
 pub async fn there_is_no_network_but_loopback(bench: Workbench) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (_sandbox, client) = bench.sandbox().await;
+    let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.network = Network::None).await;
     let script = format!(
         "import socket\nprint([n for _, n in socket.if_nameindex()])\n\
          for host, port in [('127.0.0.1', {port}), ('10.0.0.1', 80), ('169.254.169.254', 80)]:\n\
@@ -74,6 +74,33 @@ pub async fn there_is_no_network_but_loopback(bench: Workbench) {
     );
     let outcome = python(&client, &script).await;
     assert_eq!(outcome, "['lo']\nown loopback works");
+}
+
+pub async fn a_way_out_leads_to_its_doors_and_nowhere_else(bench: Workbench) {
+    let (sandbox, client) = bench.sandbox().await;
+    let doors = sandbox.doors().await.unwrap();
+    let script = "import socket\nprint([n for _, n in socket.if_nameindex()])\n\
+         s = socket.create_connection(('93.184.215.14', 443), 5); s.sendall(b'anybody?'); s.settimeout(20)\n\
+         print(s.recv(9))\n";
+    let Some((_, redirected)) = doors.into_iter().find(|(door, _)| *door == Door::Redirected) else {
+        let outcome =
+            sh(&client, "python3 -c 'import socket; socket.create_connection((\"93.184.215.14\", 443), 5)'").await;
+        assert_ne!(outcome.exit, Exit::Code(0), "there are no doors, and something was reached");
+        return;
+    };
+    // Nobody else serves it, so whatever comes out comes to us.
+    let asked = tokio::task::spawn_blocking(move || {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::from(redirected);
+        listener.set_nonblocking(false).unwrap();
+        let (mut guest, _) = listener.accept().unwrap();
+        let mut words = [0; 8];
+        guest.read_exact(&mut words).unwrap();
+        guest.write_all(b"only us").unwrap();
+        words
+    });
+    assert_eq!(python(&client, script).await, "['lo']\nb'only us'");
+    assert_eq!(&asked.await.unwrap(), b"anybody?");
 }
 
 pub async fn no_process_outside_is_seen(bench: Workbench) {

@@ -33,6 +33,9 @@ pub trait Sandbox: Send + Sync {
     /// What it uses now, as seen from outside.
     async fn usage(&self) -> Result<Usage>;
 
+    /// The doors of its way out, for whoever decides what it may reach; none where it has no way out.
+    async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>>;
+
     /// Returns when it has ended, with the reason.
     async fn ended(&self) -> String;
 
@@ -52,6 +55,17 @@ pub struct Facts {
     pub backend: String,
     /// How each limit and wall is held.
     pub enforcement: Enforcement,
+}
+
+/// A socket in a sandbox's network that belongs to the host's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Door {
+    /// Listens for programs that know a proxy.
+    Proxy,
+    /// Listens for connections to anywhere, which the kernel redirects.
+    Redirected,
+    /// Takes questions for names, over UDP.
+    Names,
 }
 
 /// The two ways to talk with an executor.

@@ -16,7 +16,7 @@ pub mod policy;
 mod spec;
 
 pub use backend::{
-    Backend, Channel, Created, Duplex, Facts, Finding, Grade, Outlook, Probe, Recovered, Sandbox, Usage,
+    Backend, Channel, Created, Door, Duplex, Facts, Finding, Grade, Outlook, Probe, Recovered, Sandbox, Usage,
 };
 pub use bytes::Bytes;
 pub use denial::{Denial, Kind, Reason};

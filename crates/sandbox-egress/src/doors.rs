@@ -1,6 +1,8 @@
 //! The listeners in a sandbox's network, served from outside until the sandbox has ended.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use sandbox_core::Door;
 
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
@@ -23,6 +25,22 @@ pub struct Doors {
     pub redirected: Vec<TcpListener>,
     /// For questions for names.
     pub dns: Vec<UdpSocket>,
+}
+
+impl Doors {
+    /// Those that a backend opened. Must be called within a tokio runtime.
+    pub fn new(sockets: Vec<(Door, OwnedFd)>) -> io::Result<Self> {
+        let mut doors = Self::default();
+        for (door, socket) in sockets {
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            match door {
+                Door::Proxy => doors.proxy.push(TcpListener::from_std(socket.into())?),
+                Door::Redirected => doors.redirected.push(TcpListener::from_std(socket.into())?),
+                Door::Names => doors.dns.push(UdpSocket::from_std(socket.into())?),
+            }
+        }
+        Ok(doors)
+    }
 }
 
 impl Engine {

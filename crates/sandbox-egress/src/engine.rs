@@ -16,6 +16,7 @@ use crate::{
     limits::Meter,
     places::{Place, Share},
     record::Record,
+    secrets::{Alarm, Secrets},
     translator::Translator,
 };
 
@@ -34,6 +35,7 @@ pub struct Engine {
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
+    secrets: Secrets,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -48,6 +50,8 @@ pub struct Setup {
     pub places: Places,
     /// Told of whatever is connected or refused: of each connection once, of refusals that repeat together.
     pub recorder: Recorder,
+    /// What it may use and never see.
+    pub secrets: Secrets,
 }
 
 /// Whoever writes down what happened.
@@ -60,6 +64,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// The rule that said so, if one did.
     pub rule: Option<String>,
+    /// The secret that it is about, if it is.
+    pub secret: Option<String>,
 }
 
 /// A connection that was made.
@@ -69,12 +75,20 @@ pub struct Opened {
     /// What it was wanted for.
     pub target: Target,
     pub(crate) entry: Entry,
+    pub(crate) alarm: Alarm,
+}
+
+impl Refusal {
+    /// Without a rule.
+    pub(crate) fn new(reason: Reason) -> Self {
+        Self { reason, rule: None, secret: None }
+    }
 }
 
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, places, recorder } = setup;
+        let Setup { rules, resolver, limits, places, recorder, secrets } = setup;
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
@@ -83,6 +97,7 @@ impl Engine {
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder),
+            secrets,
         })
     }
 
@@ -115,6 +130,11 @@ impl Engine {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The secrets of this sandbox.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
     /// What is meant by a target: the name, where its address stands for one.
     pub(crate) fn meant(&self, target: Target) -> Target {
         let Host::Address(address) = target.host else { return target };
@@ -129,26 +149,38 @@ impl Engine {
     pub fn answer_dns(&self, message: &[u8]) -> Option<Vec<u8>> {
         let rules = self.rules();
         let mut stand_ins = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
-        let (asked, reply) = crate::dns::answer(message, |name| rules.may_allow(name), &mut stand_ins);
+        let mut leaving = None;
+        let allowed = |name: &Name| {
+            leaving = self.secrets.leaving_in(name, name);
+            leaving.is_none() && rules.may_allow(name)
+        };
+        let (asked, reply) = crate::dns::answer(message, allowed, &mut stand_ins);
         drop(stand_ins);
         if let crate::dns::Asked::Denied(name) | crate::dns::Asked::TooMany(name) = asked {
-            self.record_refusal(name, Reason::NameDenied);
+            let refusal = leaving.unwrap_or_else(|| Refusal::new(Reason::NameDenied));
+            self.ledger.write(Record::refused(name.to_string(), &refusal, Duration::ZERO));
         }
         reply
     }
 
     /// Connects to a target, if it may be.
     pub async fn open(&self, target: Target) -> Result<Opened, Refusal> {
+        let rules = self.rules();
+        self.open_by(&rules, target).await
+    }
+
+    /// Connects to a target, if it may be by these rules.
+    pub(crate) async fn open_by(&self, rules: &Rules, target: Target) -> Result<Opened, Refusal> {
         let target = self.meant(target);
         let mut entry = Entry::new(&self.ledger, target.to_string());
         let tried = tokio::select! {
-            tried = self.try_open(&target) => tried,
-            () = self.until_closed() => Err(Refusal { reason: Reason::BrokenOff, rule: None }),
+            tried = self.try_open(rules, &target) => tried,
+            () = self.until_closed() => Err(Refusal::new(Reason::BrokenOff)),
         };
         match tried {
             Ok((stream, address, rule)) => {
                 entry.opened(address, rule);
-                Ok(Opened { stream, target, entry })
+                Ok(Opened { stream, target, entry, alarm: Alarm::default() })
             }
             Err(refusal) => {
                 entry.refused(&refusal);
@@ -157,15 +189,19 @@ impl Engine {
         }
     }
 
-    async fn try_open(&self, target: &Target) -> Result<(TcpStream, SocketAddr, String), Refusal> {
-        let rules = self.rules();
+    async fn try_open(&self, rules: &Rules, target: &Target) -> Result<(TcpStream, SocketAddr, String), Refusal> {
+        if let Host::Name(name) = &target.host
+            && let Some(refusal) = self.secrets.leaving_in(name, target)
+        {
+            return Err(refusal);
+        }
         let (rule, scope) = match rules.decide(target) {
             Decision::Allowed { rule, scope } => (rule.to_owned(), scope),
             Decision::Denied { rule, reason } => {
-                return Err(Refusal { reason, rule: rule.map(str::to_owned) });
+                return Err(Refusal { rule: rule.map(str::to_owned), ..Refusal::new(reason) });
             }
         };
-        let refuse = |reason| Refusal { reason, rule: Some(rule.clone()) };
+        let refuse = |reason| Refusal { rule: Some(rule.clone()), ..Refusal::new(reason) };
         if self.meter.is_used_up() {
             return Err(refuse(Reason::TransferUsedUp));
         }
@@ -228,7 +264,7 @@ impl Engine {
 
     /// Something was refused before it came to a wish to connect.
     pub(crate) fn record_refusal(&self, target: impl ToString, reason: Reason) {
-        let refusal = Refusal { reason, rule: None };
+        let refusal = Refusal::new(reason);
         self.ledger.write(Record::refused(target.to_string(), &refusal, Duration::ZERO));
     }
 }

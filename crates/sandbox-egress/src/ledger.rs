@@ -69,13 +69,14 @@ impl Drop for Ledger {
 impl Entry {
     /// A wish. If nothing becomes of it, whoever had it did not wait.
     pub fn new(ledger: &Arc<Ledger>, target: String) -> Self {
-        let nobody_waited = Refusal { reason: Reason::BrokenOff, rule: None };
+        let nobody_waited = Refusal::new(Reason::BrokenOff);
         let record = Record::refused(target, &nobody_waited, Duration::ZERO);
         Self { ledger: Arc::clone(ledger), record, since: Instant::now(), counts: Arc::default() }
     }
 
     pub fn refused(&mut self, refusal: &Refusal) {
         self.record.rule.clone_from(&refusal.rule);
+        self.record.secret.clone_from(&refusal.secret);
         self.record.verdict = Verdict::Denied(refusal.reason);
     }
 
@@ -85,7 +86,8 @@ impl Entry {
         self.record.verdict = Verdict::Allowed;
     }
 
-    pub fn denied(&mut self, reason: Reason) {
+    pub fn denied(&mut self, reason: Reason, secret: Option<String>) {
+        self.record.secret = secret;
         self.record.verdict = Verdict::Denied(reason);
     }
 }
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     fn refusal(target: &str, reason: Reason) -> Record {
-        Record::refused(target.to_owned(), &Refusal { reason, rule: None }, Duration::ZERO)
+        Record::refused(target.to_owned(), &Refusal::new(reason), Duration::ZERO)
     }
 
     fn times(records: Vec<Record>) -> Vec<(String, u64)> {

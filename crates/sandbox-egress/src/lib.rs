@@ -2,7 +2,7 @@
 //!
 //! A target is parsed once ([`Target`]); [`Rules`] decide, a pure function with reasons that have names; names are resolved
 //! once, and an address is dialled only if it was checked ([`Reach`]). What carries bytes knows nothing of rules, and what
-//! decides does no I/O.
+//! decides does no I/O. Secrets ([`Secrets`]) stay on this side: a sandbox sees only what stands for them.
 
 #![forbid(unsafe_code)]
 
@@ -25,12 +25,14 @@ mod proxy;
 mod record;
 mod resolver;
 mod rules;
+mod secrets;
 pub mod socks;
 mod stand_in;
 mod target;
 mod translator;
 mod transparent;
 mod tunnel;
+mod written;
 
 pub use address::{Network, NetworkError, Reach, reach};
 pub use doors::Doors;
@@ -41,8 +43,13 @@ pub use pattern::{Pattern, PatternError};
 pub use places::Places;
 pub use presets::Mirror;
 pub use record::{Record, Verdict};
-pub use resolver::{Resolver, ResolverError};
+pub use resolver::{Resolver, ResolverError, THIS_MACHINE};
 pub use rules::{Decision, Effect, Reason, Rule, Rules, Scope};
+pub use secrets::{
+    AuthorityError, Basis, Budget, FinderError, Leak, OnLeak, OnSpent, PlainHttp, Scheme, Secret, Secrets,
+    SecretsError, Service, Spent, Trust, TrustError, Upstream, UpstreamError, Usage, Value, Vault,
+};
 pub use stand_in::StandIns;
 pub use target::{Protocol, Target, TargetError};
 pub use tunnel::Carried;
+pub use written::RuleError;

@@ -1,9 +1,10 @@
-//! HTTP without TLS inside a tunnel: every request on it must be for the server that the tunnel is for.
+//! HTTP without TLS inside a tunnel, or in TLS that was opened: every request on it must be for the server that the tunnel is for.
 //!
 //! Many servers share an address, and answer for whoever is named in the request. So what looks like HTTP is read and said
 //! again, request by request, by the same library on both sides: what we read is what the far end gets.
 
 use std::{
+    error::Error,
     pin::pin,
     sync::{
         Mutex, PoisonError,
@@ -13,20 +14,18 @@ use std::{
 
 use http_body_util::{Either, Full};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response,
     body::{Bytes, Incoming},
     header::{self, HeaderValue},
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::{
     Decision, Engine, Host, Reason, Target,
     proxy::page,
+    secrets::{Answer, Outgoing, Passage, Stopped},
     tunnel::{Carried, copy},
 };
 
@@ -84,26 +83,30 @@ impl Engine {
     pub(crate) async fn carry_http(
         &self,
         client: impl AsyncRead + AsyncWrite + Unpin + Send,
-        server: &mut TcpStream,
-        target: &Target,
+        server: impl AsyncRead + AsyncWrite + Unpin + Send,
+        passage: &Passage,
         [sent, received]: [&AtomicU64; 2],
     ) -> Carried {
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
         let mut builder = hyper::client::conn::http1::Builder::new();
-        let handshake = builder.preserve_header_case(true).handshake::<_, Incoming>(TokioIo::new(ours)).await;
+        let handshake = builder.preserve_header_case(true).handshake::<_, Outgoing>(TokioIo::new(ours)).await;
         let Ok((sender, connection)) = handshake else { return Carried::BrokenOff };
         let sender = tokio::sync::Mutex::new(sender);
         let denied = Mutex::new(None);
-        let respond = |request| self.pass_on(request, target, &sender, &denied);
+        let respond = |request| self.pass_on(request, passage, &sender, &denied);
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder.timer(TokioTimer::new()).max_buf_size(BETWEEN).preserve_header_case(true).half_close(true);
         let mut serving = pin!(builder.serve_connection(TokioIo::new(client), service_fn(respond)));
         let ended = AtomicBool::new(false);
-        let (reader, writer) = tokio::io::split(theirs);
-        let (server_reader, server_writer) = server.split();
+        let (reader, mut writer) = tokio::io::split(theirs);
+        let (server_reader, server_writer) = tokio::io::split(server);
         let far = async {
             let sent = copy(reader, server_writer, sent, &ended);
-            let received = copy(server_reader, writer, received, &ended);
+            let received = async {
+                let _ = copy(server_reader, &mut writer, received, &ended).await;
+                // Whoever waits for more learns that there is no more.
+                let _ = writer.shutdown().await;
+            };
             tokio::join!(connection, sent, received)
         };
         let (mut far, mut far_ended) = (pin!(far), false);
@@ -119,24 +122,45 @@ impl Engine {
         };
         let carried = if served.is_ok() { Carried::ToTheEnd } else { Carried::BrokenOff };
         let denied = *denied.lock().unwrap_or_else(PoisonError::into_inner);
-        denied.map_or(carried, Carried::Denied)
+        let stopped = passage.alarm.get().map(|stopped| stopped.reason);
+        stopped.or(denied).map_or(carried, Carried::Denied)
     }
 
     async fn pass_on(
         &self,
         mut request: Request<Incoming>,
-        target: &Target,
-        sender: &tokio::sync::Mutex<hyper::client::conn::http1::SendRequest<Incoming>>,
+        passage: &Passage,
+        sender: &tokio::sync::Mutex<hyper::client::conn::http1::SendRequest<Outgoing>>,
         denied: &Mutex<Option<Reason>>,
-    ) -> hyper::Result<Response<Either<Incoming, Full<Bytes>>>> {
-        if let Err(reason) = self.check_request(&mut request, target) {
-            *denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
-            let words = format!("The request was not passed on to {target}: {}.\n", reason.in_words());
-            return Ok(page(StatusCode::FORBIDDEN, reason, &words));
+    ) -> hyper::Result<Response<Either<Answer, Full<Bytes>>>> {
+        let refused = |stopped: &Stopped| {
+            *denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopped.reason);
+            let _ = passage.alarm.set(stopped.clone());
+            let words = format!("The request was not passed on to {}: {stopped}.\n", passage.target);
+            Ok(page(stopped.status(), stopped.reason, &words))
+        };
+        let checked = passage.look(&request).and_then(|()| {
+            let checked = self.check_request(&mut request, &passage.target);
+            checked
+                .map_err(|reason| Stopped::new(if reason == Reason::HttpUpgrade { passage.upgrade() } else { reason }))
+        });
+        if let Err(stopped) = checked {
+            return refused(&stopped);
         }
+        let (request, returning) = match passage.put(request).await {
+            Ok(put) => put,
+            Err(stopped) => return refused(&stopped),
+        };
         let mut sender = sender.lock().await;
         sender.ready().await?;
-        Ok(sender.send_request(request).await?.map(Either::Left))
+        match sender.send_request(request).await {
+            Ok(response) => Ok(returning.take(response).map(Either::Left)),
+            // A body may be stopped in the middle.
+            Err(error) => match error.source().and_then(|source| source.downcast_ref()) {
+                Some(stopped) => refused(stopped),
+                None => Err(error),
+            },
+        }
     }
 
     /// Whether a request is for the target; who is not named in it is put in.

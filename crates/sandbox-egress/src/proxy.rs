@@ -18,9 +18,11 @@ use tokio::{
 
 use crate::{
     Engine, Opened, Reason, Refusal, Target, TargetError,
+    places::Place,
     record::UNNAMED,
+    secrets,
     socks::{self, Answer, SocksError},
-    tunnel::Carried,
+    tunnel::{Carried, Errand},
 };
 
 /// Time to say what is wanted.
@@ -32,7 +34,7 @@ const BETWEEN: usize = 64 << 10;
 /// Read by whoever wants to know why, without reading words.
 const WHY: HeaderName = HeaderName::from_static("x-sandbox-denied");
 
-type Body = Either<Incoming, Full<Bytes>>;
+pub(crate) type Body = Either<Incoming, Full<Bytes>>;
 
 impl Engine {
     /// Serves one connection of a program that takes us for its proxy.
@@ -72,6 +74,9 @@ impl Engine {
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        if secrets::is_meant(&request) {
+            return self.serve_service(request).await;
+        }
         let target = match wanted(&request) {
             Ok(target) => target,
             Err(why) => {
@@ -82,7 +87,7 @@ impl Engine {
         // What is connected may outlive the request, so it has a place of its own.
         let Some(place) = self.place() else {
             self.record_refusal(&target, Reason::TooManyConnections);
-            return denied(&target, &Refusal { reason: Reason::TooManyConnections, rule: None });
+            return denied(&target, &Refusal::new(Reason::TooManyConnections));
         };
         let opened = match self.open(target.clone()).await {
             Ok(opened) => opened,
@@ -97,12 +102,26 @@ impl Engine {
             });
             return Response::new(Either::Right(Full::default()));
         }
+        self.fetch(request, &target, opened, Errand::AsItComes, place).await
+    }
+
+    /// Sends one request to a target that was opened for it.
+    pub(crate) async fn fetch(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        target: &Target,
+        opened: Opened,
+        errand: Errand,
+        place: Place,
+    ) -> Response<Body> {
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
+        let secure = matches!(errand, Errand::Service(number) if self.secrets().is_secure(number));
+        let default_port = if secure { 443 } else { 80 };
         tokio::spawn(async move {
             let _place = place;
-            self.carry(theirs, opened, Vec::new()).await
+            self.carry_as(errand, theirs, opened, Vec::new()).await
         });
-        match tokio::time::timeout(ANSWER, forward(request, &target, ours)).await {
+        match tokio::time::timeout(ANSWER, forward(request, target, default_port, ours)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let what = format!("{target} did not answer as a web server does: {error}\n");
@@ -208,13 +227,14 @@ fn wanted(request: &Request<Incoming>) -> Result<Target, String> {
 async fn forward(
     mut request: Request<Incoming>,
     target: &Target,
+    default_port: u16,
     stream: tokio::io::DuplexStream,
 ) -> hyper::Result<Response<Body>> {
     // To the server only its own part of the address is said, and who it is is what was checked.
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     *request.uri_mut() = path.parse().unwrap_or(Uri::from_static("/"));
     strip(request.headers_mut());
-    let host = if target.port == 80 { target.host.to_string() } else { target.to_string() };
+    let host = if target.port == default_port { target.host.to_string() } else { target.to_string() };
     if let Ok(host) = HeaderValue::try_from(host) {
         request.headers_mut().insert(header::HOST, host);
     }
@@ -247,8 +267,10 @@ fn strip(headers: &mut HeaderMap) {
     named.into_iter().chain(always).for_each(|name| drop(headers.remove(name)));
 }
 
-fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
-    let rule = refusal.rule.as_ref().map(|rule| format!(" (rule `{rule}`)")).unwrap_or_default();
+pub(crate) fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
+    let rule = refusal.rule.as_ref().map(|rule| format!(" (rule `{rule}`)"));
+    let secret = refusal.secret.as_ref().map(|secret| format!(" (secret `{secret}`)"));
+    let who = rule.or(secret).unwrap_or_default();
     let why = refusal.reason.in_words();
     let (status, ask) = match refusal.reason {
         Reason::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "Close some and try again."),
@@ -258,10 +280,10 @@ fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
         ),
         _ => (StatusCode::BAD_GATEWAY, "Check the name and the port."),
     };
-    page(status, refusal.reason, &format!("{target} was not reached: {why}{rule}. {ask}\n"))
+    page(status, refusal.reason, &format!("{target} was not reached: {why}{who}. {ask}\n"))
 }
 
-pub(crate) fn page(status: StatusCode, reason: Reason, words: &str) -> Response<Body> {
+pub(crate) fn page<B>(status: StatusCode, reason: Reason, words: &str) -> Response<Either<B, Full<Bytes>>> {
     let mut response = Response::new(Either::Right(Full::new(Bytes::from(words.to_owned()))));
     *response.status_mut() = status;
     response.headers_mut().insert(WHY, HeaderValue::from_static(reason.code()));

@@ -16,6 +16,8 @@ pub struct Record {
     pub address: Option<SocketAddr>,
     /// The rule that decided.
     pub rule: Option<String>,
+    /// The secret that it is about, by name, if it was refused for the sake of one.
+    pub secret: Option<String>,
     /// What became of it.
     pub verdict: Verdict,
     /// How often. Only refusals are counted together.
@@ -40,7 +42,8 @@ pub enum Verdict {
 impl Record {
     pub(crate) fn refused(target: String, refusal: &Refusal, duration: Duration) -> Self {
         let (rule, verdict) = (refusal.rule.clone(), Verdict::Denied(refusal.reason));
-        Self { target, address: None, rule, verdict, times: 1, sent: 0, received: 0, duration }
+        let secret = refusal.secret.clone();
+        Self { target, address: None, rule, secret, verdict, times: 1, sent: 0, received: 0, duration }
     }
 
     /// This and a later one like it, as one.

@@ -1,7 +1,7 @@
 //! From names to addresses, on this machine's side.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -23,6 +23,9 @@ const QUICK: Duration = Duration::from_secs(1);
 /// For how long that is remembered, and for how long that nobody answered. A machine can move to another network.
 const REMEMBERED: Duration = Duration::from_secs(600);
 const REMEMBERED_SILENCE: Duration = Duration::from_secs(10);
+
+/// The name of the machine that a sandbox runs on. Rules have to name it, and then its loopback is meant.
+pub const THIS_MACHINE: &str = "host.internal";
 
 /// Asks name servers.
 #[derive(Clone)]
@@ -67,6 +70,9 @@ impl Resolver {
 
     /// Where a name leads now; nothing if it does not exist or nobody answers.
     pub async fn addresses(&self, name: &Name) -> Vec<IpAddr> {
+        if name.as_str() == THIS_MACHINE {
+            return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        }
         // With the last dot it is not looked for in this machine's own domain.
         match self.servers.lookup_ip(format!("{name}.")).await {
             Ok(found) => found.iter().collect(),

@@ -116,6 +116,16 @@ pub enum Reason {
     HttpUpgrade,
     /// What came is no request that could be answered.
     NotARequest,
+    /// The placeholder of a secret was on its way to somebody whom the secret is not for.
+    SecretLeaving,
+    /// A secret would have been sent without TLS.
+    SecretInPlain,
+    /// A request to go on with something else, to a host that a secret is for.
+    SecretUpgrade,
+    /// The far end could not prove that it is who it should be, so no secret was sent there.
+    TlsUntrusted,
+    /// A service may not be asked any more.
+    BudgetSpent,
 }
 
 impl Rules {
@@ -241,13 +251,20 @@ impl Reason {
             Self::HttpOtherHost => "the request names another server than the one that was asked for",
             Self::HttpUpgrade => "over plain HTTP nothing else can be begun; use TLS (https, wss)",
             Self::NotARequest => "what was sent is no request that a proxy can answer",
+            Self::SecretLeaving => "what stands for a secret is not sent to anybody whom the secret is not for",
+            Self::SecretInPlain => "a secret is sent there only over TLS; use https",
+            Self::SecretUpgrade => {
+                "a host that takes a secret is sent requests only, so no websocket can be begun with it"
+            }
+            Self::TlsUntrusted => "the far end did not prove by TLS that it is who it should be",
+            Self::BudgetSpent => "the budget of this sandbox for it is spent",
         }
     }
 
     /// Whether the policy said no, and not the network.
     pub fn is_policy(self) -> bool {
         let network = matches!(self, Self::NoSuchName | Self::Unreachable | Self::Refused | Self::BrokenOff);
-        !network && self != Self::TooManyConnections
+        !network && !matches!(self, Self::TooManyConnections | Self::TlsUntrusted)
     }
 
     /// Its name.
@@ -274,6 +291,11 @@ impl Reason {
             Self::HttpOtherHost => "http_other_host",
             Self::HttpUpgrade => "http_upgrade",
             Self::NotARequest => "not_a_request",
+            Self::SecretLeaving => "secret_leaving",
+            Self::SecretInPlain => "secret_in_plain",
+            Self::SecretUpgrade => "secret_upgrade",
+            Self::TlsUntrusted => "tls_untrusted",
+            Self::BudgetSpent => "budget_spent",
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     engine::{Engine, Opened},
     metered::Metered,
     plain_http::{FirstLine, first_line},
+    secrets::{Alarm, Over, Passage},
 };
 
 const SMALL: usize = 4 << 10;
@@ -40,11 +41,29 @@ pub enum Carried {
     Denied(Reason),
 }
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Whatever a program says.
+    AsItComes,
+    /// Requests to the service of this number.
+    Service(usize),
+}
+
+/// Whom a connection is with, and where it is said if that is not to be.
+#[derive(Clone, Copy)]
+struct Purpose<'a> {
+    target: &'a crate::Target,
+    alarm: &'a Alarm,
+}
+
 /// Why bytes are not moved any longer as they come.
 enum Stop {
     Carried(Carried),
     /// They are requests, to be read one by one.
     Http,
+    /// They are TLS with somebody whom a secret is for.
+    Open,
 }
 
 impl From<Carried> for Stop {
@@ -70,6 +89,16 @@ impl Engine {
     pub async fn carry<C: AsyncRead + AsyncWrite + Unpin + Send>(
         &self,
         client: C,
+        opened: Opened,
+        first: Vec<u8>,
+    ) -> Carried {
+        self.carry_as(Errand::AsItComes, client, opened, first).await
+    }
+
+    pub(crate) async fn carry_as<C: AsyncRead + AsyncWrite + Unpin + Send>(
+        &self,
+        errand: Errand,
+        client: C,
         mut opened: Opened,
         first: Vec<u8>,
     ) -> Carried {
@@ -77,7 +106,12 @@ impl Engine {
         let [sent, received] = &*counts;
         self.meter.charge(first.len());
         let client = Metered::new(client, &self.meter);
-        let carrying = self.carry_counted(client, &mut opened, first, [sent, received]);
+        let carrying = async {
+            match errand {
+                Errand::AsItComes => self.carry_counted(client, &mut opened, first, [sent, received]).await,
+                Errand::Service(number) => self.carry_service(client, &mut opened, number, [sent, received]).await,
+            }
+        };
         let carried = tokio::select! {
             carried = carrying => carried,
             () = self.until_closed() => Carried::BrokenOff,
@@ -92,7 +126,7 @@ impl Engine {
             let _ = opened.stream.set_zero_linger();
         }
         if let Carried::Denied(reason) = carried {
-            opened.entry.denied(reason);
+            opened.entry.denied(reason, opened.alarm.get().and_then(|stopped| stopped.secret.clone()));
         }
         carried
     }
@@ -108,14 +142,19 @@ impl Engine {
         let ended = AtomicBool::new(false);
         let (server_reader, server_writer) = opened.stream.split();
         let inward = async { Ok(copy(server_reader, &mut client_writer, received, &ended).await?) };
-        let outward =
-            self.outward(&mut client_reader, server_writer, &mut first, &opened.target, [sent, received], &ended);
+        let purpose = Purpose { target: &opened.target, alarm: &opened.alarm };
+        let outward = self.outward(&mut client_reader, server_writer, &mut first, purpose, [sent, received], &ended);
         match tokio::try_join!(outward, inward) {
             Ok(_) => Carried::ToTheEnd,
             Err(Stop::Carried(carried)) => carried,
             Err(Stop::Http) => {
                 let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
-                self.carry_http(client, &mut opened.stream, &opened.target, [sent, received]).await
+                let passage = Passage::new(self.secrets(), &opened.target, Over::Plain, &opened.alarm, None);
+                self.carry_http(client, &mut opened.stream, &passage, [sent, received]).await
+            }
+            Err(Stop::Open) => {
+                let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
+                self.carry_opened(client, opened, [sent, received]).await
             }
         }
     }
@@ -125,7 +164,7 @@ impl Engine {
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
         first: &mut Vec<u8>,
-        target: &crate::Target,
+        purpose: Purpose<'_>,
         [sent, received]: [&AtomicU64; 2],
         ended: &AtomicBool,
     ) -> Result<(), Stop> {
@@ -150,13 +189,16 @@ impl Engine {
             };
             over = length == 0;
         };
-        self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+        self.check_said(purpose, &beginning)?;
         if let Beginning::Hello { .. } = beginning {
+            if self.secrets().opens(purpose.target) {
+                return Err(Stop::Open);
+            }
             let hello = reader.end();
             to.write_all(&first[..hello]).await?;
             sent.fetch_add(hello as u64, Ordering::Relaxed);
             first.drain(..hello);
-            over = self.check_second_hello(&mut from, first, target).await?;
+            over = self.check_second_hello(&mut from, first, purpose).await?;
         }
         to.write_all(first).await?;
         sent.fetch_add(first.len() as u64, Ordering::Relaxed);
@@ -170,12 +212,25 @@ impl Engine {
 }
 
 impl Engine {
+    /// Whether what a program says first may be said.
+    fn check_said(&self, purpose: Purpose<'_>, beginning: &Beginning) -> Result<(), Carried> {
+        let Purpose { target, alarm } = purpose;
+        if let Beginning::Hello { server: Some(name), .. } = beginning
+            && let Some(refusal) = self.secrets().leaving_in(name, target)
+        {
+            let reason = refusal.reason;
+            let _ = alarm.set(refusal.into());
+            return Err(Carried::Denied(reason));
+        }
+        self.check_beginning(target, beginning).map_err(Carried::Denied)
+    }
+
     /// Reads on until it is clear that no other hello comes, or that it may. True if nothing more comes at all.
     async fn check_second_hello(
         &self,
         mut from: impl AsyncRead + Unpin,
         read: &mut Vec<u8>,
-        target: &crate::Target,
+        purpose: Purpose<'_>,
     ) -> Result<bool, Carried> {
         let mut reader = client_hello::Reader::default();
         loop {
@@ -185,7 +240,7 @@ impl Engine {
                 }
                 Beginning::Incomplete => {}
                 beginning => {
-                    self.check_beginning(target, &beginning).map_err(Carried::Denied)?;
+                    self.check_said(purpose, &beginning)?;
                     return Ok(false);
                 }
             }
@@ -213,6 +268,8 @@ pub(crate) async fn copy(
             return Ok(to.shutdown().await?);
         }
         to.write_all(&buffer[..length]).await?;
+        // TLS may keep something back otherwise.
+        to.flush().await?;
         count.fetch_add(length as u64, Ordering::Relaxed);
         if length == buffer.len() && length < LARGE {
             buffer = vec![0; LARGE];

@@ -18,7 +18,9 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use sandbox_core::{Backend, Created, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage};
+use sandbox_core::{
+    Backend, Created, Door, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage,
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -26,6 +28,7 @@ use tokio::{
 
 use crate::{
     folder::{self, Lock},
+    handover::pair,
     host::Host,
     ids::SLOTS,
     orders::{Order, Report},
@@ -74,6 +77,8 @@ pub struct Newcomer {
     pub first: OwnedFd,
     /// A connection to its executor.
     pub channel: OwnedFd,
+    /// Those of its way out.
+    pub doors: Vec<(Door, OwnedFd)>,
 }
 
 /// What an order was answered with.
@@ -168,12 +173,12 @@ impl Backend for LinuxBackend {
         let (answer, described) = tokio::join!(answer, async { folder::describe(&folder, &facts) });
         let failed = match answer {
             Ok(Ok(Answer::Created(newcomer))) => {
-                let Newcomer { pid, first, channel } = *newcomer;
+                let Newcomer { pid, first, channel, doors } = *newcomer;
                 let backend = Some(self.clone());
                 let made = described
-                    .and_then(|()| lock.note(pid))
+                    .and_then(|()| lock.note(pid, launcher.number()))
                     .and_then(|()| LinuxSandbox::new(facts, folder, Some(lock), Some(first), backend));
-                match made.map(|sandbox| sandbox.with_channel(channel)) {
+                match made.map(|sandbox| sandbox.with_channel(channel).with_doors(doors)) {
                     Ok(sandbox) => return Ok(Arc::new(sandbox)),
                     Err(error) => error,
                 }
@@ -272,6 +277,11 @@ impl Launcher {
         receiver.await.map_err(|_| launcher_gone())
     }
 
+    /// By which others find it.
+    fn number(&self) -> u32 {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).id()
+    }
+
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -305,12 +315,16 @@ async fn listen(inner: std::sync::Weak<Inner>, control: OwnedFd) {
 
 fn dispatch(launcher: &Launcher, report: Report, descriptors: Vec<OwnedFd>) {
     match report {
-        Report::Created { ticket, pid } => match <[OwnedFd; 2]>::try_from(descriptors) {
-            Ok([first, channel]) => {
-                launcher.deliver(ticket, Answer::Created(Box::new(Newcomer { pid, first, channel })))
-            }
-            Err(_) => launcher.deliver(ticket, Answer::Failed("the launcher sent no descriptors".into())),
-        },
+        Report::Created { ticket, pid, doors } => {
+            let mut descriptors = descriptors.into_iter();
+            let answer = match (descriptors.next(), descriptors.next(), pair(doors, descriptors.collect())) {
+                (Some(first), Some(channel), Ok(doors)) => {
+                    Answer::Created(Box::new(Newcomer { pid, first, channel, doors }))
+                }
+                _ => Answer::Failed("the launcher sent no descriptors".into()),
+            };
+            launcher.deliver(ticket, answer);
+        }
         Report::Failed { ticket, why } => launcher.deliver(ticket, Answer::Failed(why)),
         Report::Destroyed { ticket } => launcher.deliver(ticket, Answer::Destroyed),
         Report::Used { ticket, usage } => launcher.deliver(ticket, Answer::Used(usage)),

@@ -23,7 +23,7 @@ use crate::{
     ground,
     host::Host,
     layers,
-    network::Networks,
+    network::{Network, Networks},
     plan::{Plan, Watch},
     seccomp::Filters,
     supervise::Supervisor,
@@ -57,8 +57,8 @@ pub struct Newborn {
     pub process: Started,
     /// Its cgroup.
     pub cgroup: Cgroup,
-    /// Its network namespace, if we made it.
-    pub network: Option<OwnedFd>,
+    /// Its network, if we made it.
+    pub network: Option<Network>,
     /// The first connection to its executor, which waits to be accepted.
     pub channel: Option<OwnedFd>,
     /// What is heard from it.
@@ -119,7 +119,8 @@ impl Nursery {
             None => {
                 // Version 2 lets a process be made in its cgroup. That is made first then; all else, while the child works.
                 let early = host.cgroup.takes_in_at_birth().then(|| cgroup(plan, host)).transpose()?;
-                let network = self.networks.enter().map_err(BirthError::at("making a network namespace"))?;
+                let network =
+                    self.networks.enter(plan.network).map_err(BirthError::at("making a network namespace"))?;
                 let process = start(&baggage, early.as_ref(), &mut sync)?;
                 let supplied = early
                     .map_or_else(|| cgroup(plan, host), Ok)

@@ -32,10 +32,12 @@ impl Lock {
         }
     }
 
-    /// Notes the first process, with its start time: numbers are used again, pairs are not.
-    pub fn note(&self, pid: i32) -> Result<()> {
+    /// Notes the first process, with its start time: numbers are used again, pairs are not. And the launcher, who has the
+    /// doors of its way out.
+    pub fn note(&self, pid: i32, launcher: u32) -> Result<()> {
         let start = start_time(pid).unwrap_or_default();
-        overwrite(&self.file, format!("{pid} {start}\n").as_bytes()).map_err(Error::io("noting the first process"))
+        let note = format!("{pid} {start} {launcher}\n");
+        overwrite(&self.file, note.as_bytes()).map_err(Error::io("noting the first process"))
     }
 
     /// Gives it up although this value lives on.
@@ -83,13 +85,25 @@ pub fn facts(folder: &Path) -> Result<Facts> {
 
 /// The first process of a sandbox, if it still runs.
 pub fn first_process(folder: &Path) -> Option<std::os::fd::OwnedFd> {
-    let text = fs::read_to_string(folder.join("lock")).ok()?;
-    let (pid, start) = text.trim().split_once(' ')?;
-    let pid: i32 = pid.parse().ok()?;
+    let [pid, start, _] = note(folder)?;
+    let pid = i32::try_from(pid).ok()?;
     let descriptor =
         rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid)?, rustix::process::PidfdFlags::empty()).ok()?;
     // Checked after the descriptor is ours, so the number cannot change hands in between.
-    (start_time(pid)? == start.parse::<u64>().ok()?).then_some(descriptor)
+    (start_time(pid)? == start).then_some(descriptor)
+}
+
+/// The launcher that made a sandbox.
+pub fn launcher(folder: &Path) -> Option<u64> {
+    note(folder).map(|[.., launcher]| launcher)
+}
+
+/// What [`Lock::note`] wrote.
+fn note(folder: &Path) -> Option<[u64; 3]> {
+    let text = fs::read_to_string(folder.join("lock")).ok()?;
+    let mut numbers = text.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    // Older ones say nothing of a launcher.
+    Some([numbers.next()?, numbers.next()?, numbers.next().unwrap_or_default()])
 }
 
 fn start_time(pid: i32) -> Option<u64> {

@@ -8,9 +8,11 @@ use sandbox_core::{
 use crate::{
     host::Host,
     ids::{IdMap, IdSource},
-    plan::{Watch, user_id},
+    network::Kind,
+    plan::{Watch, kind_of_network, user_id},
     prepared::Prepared,
     root,
+    way_out::Reach,
 };
 
 /// How every limit is held on this host, and what of it is ours to watch.
@@ -55,7 +57,7 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, ids: &IdMap) -> (Enforcement, 
     enforcement.hold(Control::Disk, Held::Supervised, how);
     enforcement.hold(Control::Tmp, Held::Kernel, format!("size of the file system: {}", limits.tmp));
     enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
-    enforcement.hold(Control::Network, Held::Kernel, "own network namespace with loopback only");
+    enforcement.hold(Control::Network, Held::Kernel, network(spec, host));
     enforcement.hold(Control::Filesystem, Held::Kernel, "own mount namespace; this machine's files are not in it");
     enforcement.hold(Control::Privileges, Held::Kernel, "user namespace, capabilities dropped, no_new_privs");
     const SYS_PTRACE: u64 = 1 << 19;
@@ -75,6 +77,20 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, ids: &IdMap) -> (Enforcement, 
     };
     enforcement.hold(Control::ExecutorIdentity, held, format!("{identity}; {neighbours}"));
     (enforcement, watch)
+}
+
+fn network(spec: &SandboxSpec, host: &Host) -> String {
+    let own = "own network namespace with loopback only";
+    match (kind_of_network(spec, host), spec.policy.reaches_something(), &host.way_out) {
+        (Kind::Sealed, false, _) => own.into(),
+        (Kind::Sealed, true, _) => format!("{own}; with bwrap there is no way out, so nothing is reached"),
+        (Kind::Wired, _, Some(Reach::Proxy { .. })) => {
+            format!(
+                "{own}; our proxy is the only way out, for programs that know one: the kernel redirects nothing here"
+            )
+        }
+        (Kind::Wired, ..) => format!("{own}; whatever is connected to anywhere is redirected to us, and we decide"),
+    }
 }
 
 /// Only where the kernel is asked to hold something: an explanation that comes before a command is no wall.

@@ -8,7 +8,10 @@ use std::{
 use sandbox_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, security_module::SecurityModule, stage::Stage};
+use crate::{
+    cgroup::CgroupHost, counts::Inotify, etc, ids::IdSource, security_module::SecurityModule, stage::Stage,
+    way_out::Reach,
+};
 
 /// `/usr`, or what is beside it with programs in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,6 +40,8 @@ pub struct Host {
     pub inotify: Inotify,
     /// The program that starts sandboxes for us, where we may not do it ourselves.
     pub bwrap: Option<PathBuf>,
+    /// What the way out of sandboxes is like, where that was looked at and there can be one.
+    pub way_out: Option<Reach>,
     /// A second wall, where the kernel has one.
     pub security: SecurityModule,
 }
@@ -50,7 +55,8 @@ impl Host {
         // bwrap mounts, which nobody may who is restricted already.
         let landlock = bwrap.is_none() && crate::landlock::holds_execution();
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
-        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, security })
+        let way_out = None;
+        Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, way_out, security })
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::{
     event::{Timespec, epoll},
     process::Signal,
 };
-use sandbox_core::{Bytes, Usage};
+use sandbox_core::{Bytes, Door, Usage};
 use sandbox_executor::boot::BootReport;
 
 use crate::{
@@ -25,8 +25,9 @@ use crate::{
     cgroup::Cgroup,
     disk::{self, Free, Ledger, Look, Occasion},
     executor_image,
+    handover::Counter,
     host::Host,
-    network::Stocked,
+    network::{Network, Stocked},
     orders::{Order, Report},
     plan::{Plan, Watch},
     stage,
@@ -42,6 +43,7 @@ fn control() -> BorrowedFd<'static> {
 }
 
 const CONTROL: u64 = 0;
+const COUNTER: u64 = u64::MAX;
 const DISK_EVERY: Duration = Duration::from_secs(1);
 /// Whoever wanted one sandbox may want more, but nobody waits for the stock: a birth takes less than this.
 const STOCK_AFTER: Duration = Duration::from_millis(10);
@@ -58,8 +60,10 @@ pub fn run(state: &Path) -> io::Result<()> {
     let host = started.and_then(|stage| Host::look(state, stage).map_err(|error| error.to_string()));
     match host {
         Ok(host) => {
-            wire::send_value(control(), &Report::Ready(Box::new(host.clone())), &[])?;
-            Launcher::new(host)?.work()
+            let mut launcher = Launcher::new(host)?;
+            launcher.look_at_way_out();
+            wire::send_value(control(), &Report::Ready(Box::new(launcher.host.clone())), &[])?;
+            launcher.work()
         }
         Err(why) => wire::send_value(control(), &Report::Unusable(why), &[]),
     }
@@ -68,6 +72,7 @@ pub fn run(state: &Path) -> io::Result<()> {
 struct Launcher {
     host: Host,
     nursery: Nursery,
+    counter: Counter,
     epoll: OwnedFd,
     live: HashMap<u64, Live>,
     next_token: u64,
@@ -85,7 +90,7 @@ struct Live {
     folder: PathBuf,
     process: Started,
     cgroup: Cgroup,
-    network: Option<OwnedFd>,
+    network: Option<Network>,
     supervisor: Option<Supervisor>,
     /// Until it is ready.
     creating: Option<Creating>,
@@ -126,12 +131,15 @@ impl Launcher {
             ledger: Ledger::default(),
             running: None,
         };
+        let counter = Counter::open(&host.state)?;
+        epoll::add(&epoll, &counter.socket, epoll::EventData::new_u64(COUNTER), epoll::EventFlags::IN)?;
         let nursery = Nursery::new(executor_image::load()?)?;
         let trash = Trash::of(&host.state);
         let live = HashMap::new();
         Ok(Self {
             host,
             nursery,
+            counter,
             epoll,
             live,
             next_token: 1,
@@ -142,6 +150,13 @@ impl Launcher {
             stock_at: None,
             helpers: Vec::new(),
         })
+    }
+
+    /// bwrap makes networks itself. Where none can be made at all, whoever wants one is told.
+    fn look_at_way_out(&mut self) {
+        if self.host.bwrap.is_none() {
+            self.host.way_out = self.nursery.networks.reach().ok();
+        }
     }
 
     fn work(&mut self) -> io::Result<()> {
@@ -158,6 +173,7 @@ impl Launcher {
             for event in &events {
                 match event.data.u64() {
                     CONTROL => self.take_order(),
+                    COUNTER => self.hand_over(),
                     token => self.notice(token),
                 }
             }
@@ -189,6 +205,15 @@ impl Launcher {
                 let _ = nowhere.map(rustix::stdio::dup2_stderr);
             }
         }
+    }
+
+    fn hand_over(&self) {
+        let doors = |name: &str| {
+            let live = self.live.values().find(|live| live.name == name);
+            live.map_or(&[][..], Live::doors)
+        };
+        // Who asks and goes away is not waited for.
+        let _ = self.counter.serve(doors);
     }
 
     fn report(&self, report: &Report, descriptors: &[BorrowedFd<'_>]) {
@@ -249,10 +274,12 @@ impl Launcher {
             }
             match report {
                 BootReport::Ready => {
-                    let Live { process, .. } = &self.live[&token];
-                    let descriptors: Vec<_> = [Some(&*process.first), channel.as_ref()].into_iter().flatten().collect();
-                    let descriptors: Vec<_> = descriptors.into_iter().map(AsFd::as_fd).collect();
-                    self.report(&Report::Created { ticket, pid: process.pid }, &descriptors);
+                    let live = &self.live[&token];
+                    let contact = [Some(&*live.process.first), channel.as_ref()].into_iter().flatten();
+                    let sockets = live.doors().iter().map(|(_, socket)| socket);
+                    let descriptors: Vec<_> = contact.chain(sockets).map(AsFd::as_fd).collect();
+                    let doors = live.doors().iter().map(|(door, _)| *door).collect();
+                    self.report(&Report::Created { ticket, pid: live.process.pid, doors }, &descriptors);
                 }
                 BootReport::Failed(why) => {
                     let _ = rustix::process::pidfd_send_signal(&*live.process.first, Signal::KILL);
@@ -414,6 +441,10 @@ impl Launcher {
 }
 
 impl Live {
+    fn doors(&self) -> &[(Door, OwnedFd)] {
+        self.network.as_ref().map_or(&[], |network| &network.doors)
+    }
+
     fn look_at_files(&self) -> Look {
         disk::look(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
     }

@@ -8,6 +8,7 @@
 
 mod accounts;
 mod allowed;
+mod aside;
 mod backend;
 mod balance;
 mod birth;
@@ -20,6 +21,7 @@ mod etc;
 mod executor_image;
 mod folder;
 mod ground;
+mod handover;
 mod holdings;
 mod host;
 mod ids;
@@ -63,6 +65,7 @@ use std::{path::Path, sync::Arc};
 
 use sandbox_core::{Result, Sandbox};
 
+pub use aside::Leash;
 pub use backend::LinuxBackend;
 pub use plan::{HOME, WORKSPACE};
 pub use repair::{Repair, RepairOutcome, repair};

@@ -11,23 +11,54 @@ use rustix::{
     fs::{Mode, OFlags},
     thread::{LinkNameSpaceType, UnshareFlags},
 };
+use sandbox_core::Door;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     sys,
     wall::{self, Wall},
+    way_out::{self, Reach},
 };
 
-/// So many wait for a sandbox.
+/// So many of each kind wait for a sandbox.
 const POOL: usize = 8;
 /// What the kernel counts in a network namespace, whoever asks: packets, refusals, and labels that outlive their socket.
 const TRACES: [&str; 5] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel"];
 
+/// What a network is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// Loopback, and nothing else.
+    Sealed,
+    /// Loopback, and doors to a way out.
+    Wired,
+}
+
+/// The network of one sandbox.
+pub struct Network {
+    namespace: OwnedFd,
+    kind: Kind,
+    /// Sockets in it that belong to us.
+    pub doors: Vec<(Door, OwnedFd)>,
+}
+
 /// The network namespaces of a launcher.
 #[derive(Default)]
 pub struct Networks {
-    waiting: Vec<OwnedFd>,
-    returned: Vec<OwnedFd>,
+    sealed: Pool,
+    wired: Pool,
+    returned: Vec<Network>,
     own: Own,
+    /// What the way out of wired ones is like; known when the first was made.
+    reach: Option<Reach>,
+    /// The kind that was wanted last.
+    wanted: Option<Kind>,
+}
+
+/// Those of one kind that nobody uses.
+#[derive(Default)]
+struct Pool {
+    waiting: Vec<Network>,
     /// The traces in one that was just made.
     untouched: Option<[Option<String>; 5]>,
 }
@@ -53,28 +84,41 @@ pub enum Stocked {
 }
 
 impl Networks {
-    /// Makes one more if there is room.
+    /// What the way out of sandboxes is like here. Makes a network to find out.
+    pub fn reach(&mut self) -> io::Result<Reach> {
+        if self.reach.is_none() {
+            self.stock_with(Kind::Wired)?;
+        }
+        self.reach.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Makes one more of the kind that was wanted last, if there is room.
     pub fn stock(&mut self) -> io::Result<Stocked> {
-        if self.waiting.len() >= POOL || !wall::stands(Wall::Network) {
+        let Some(kind) = self.wanted.filter(|_| wall::stands(Wall::Network)) else { return Ok(Stocked::Full) };
+        if self.pool(kind).waiting.len() >= POOL {
             return Ok(Stocked::Full);
         }
-        let network = self.own.leave(make)?;
-        self.untouched.get_or_insert_with(traces);
-        self.waiting.push(network);
-        self.own.return_to()?;
-        Ok(Stocked::More)
+        self.stock_with(kind).map(|()| Stocked::More)
+    }
+
+    fn stock_with(&mut self, kind: Kind) -> io::Result<()> {
+        let network = self.make(kind)?;
+        let pool = self.pool(kind);
+        pool.untouched.get_or_insert_with(traces);
+        pool.waiting.push(network);
+        self.own.return_to()
     }
 
     /// Enters a fresh one, which the next child inherits.
-    pub fn enter(&mut self) -> io::Result<Option<OwnedFd>> {
+    pub fn enter(&mut self, kind: Kind) -> io::Result<Option<Network>> {
         if !wall::stands(Wall::Network) {
             return Ok(None);
         }
-        let entered = match self.waiting.pop() {
-            Some(network) => self.own.leave(|| move_into(&network)).map(|()| network),
-            None => self.own.leave(make),
-        };
-        entered.map(Some)
+        self.wanted = Some(kind);
+        match self.pool(kind).waiting.pop() {
+            Some(network) => self.own.leave(|| move_into(&network.namespace)).map(|()| Some(network)),
+            None => self.make(kind).map(Some),
+        }
     }
 
     /// Leaves the one that was entered last.
@@ -83,22 +127,50 @@ impl Networks {
     }
 
     /// Takes one back whose processes have all ended.
-    pub fn take_back(&mut self, network: OwnedFd) {
+    pub fn take_back(&mut self, mut network: Network) {
+        network.doors.clear();
+        let returned = self.returned.iter().filter(|other| other.kind == network.kind).count();
+        let pool = self.pool(network.kind);
         // Whoever has made no stock makes one sandbox and ends.
-        if self.untouched.is_some() && self.waiting.len() + self.returned.len() < POOL {
+        if pool.untouched.is_some() && pool.waiting.len() + returned < POOL {
             self.returned.push(network);
         }
     }
 
     /// Keeps those that were taken back and show no trace of anybody.
     pub fn inspect(&mut self) -> io::Result<()> {
-        for network in std::mem::take(&mut self.returned) {
-            self.own.leave(|| move_into(&network))?;
-            if no_sockets() && self.untouched == Some(traces()) {
-                self.waiting.push(network);
+        for mut network in std::mem::take(&mut self.returned) {
+            self.own.leave(|| move_into(&network.namespace))?;
+            if !no_sockets() || self.pool(network.kind).untouched != Some(traces()) {
+                continue;
             }
+            network.doors = self.doors(network.kind)?;
+            self.pool(network.kind).waiting.push(network);
         }
         self.own.return_to()
+    }
+
+    /// Makes one, and is in it then.
+    fn make(&mut self, kind: Kind) -> io::Result<Network> {
+        let namespace = self.own.leave(make)?;
+        if kind == Kind::Wired {
+            self.reach = Some(way_out::wire()?);
+        }
+        Ok(Network { namespace, kind, doors: self.doors(kind)? })
+    }
+
+    fn doors(&self, kind: Kind) -> io::Result<Vec<(Door, OwnedFd)>> {
+        match (kind, &self.reach) {
+            (Kind::Wired, Some(reach)) => way_out::open_doors(reach),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn pool(&mut self, kind: Kind) -> &mut Pool {
+        match kind {
+            Kind::Sealed => &mut self.sealed,
+            Kind::Wired => &mut self.wired,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a server and its launcher say to each other.
 
-use sandbox_core::Usage;
+use sandbox_core::{Door, Usage};
 use serde::{Deserialize, Serialize};
 
 use crate::{host::Host, plan::Plan};
@@ -32,10 +32,11 @@ pub enum Report {
     Ready(Box<Host>),
     /// It cannot work at all.
     Unusable(String),
-    /// A sandbox's executor answers; its pidfd and a connection to it come along.
+    /// A sandbox's executor answers; its pidfd, a connection to it, and the doors of its way out come along.
     Created {
         ticket: u64,
         pid: i32,
+        doors: Vec<Door>,
     },
     Failed {
         ticket: u64,

@@ -22,12 +22,14 @@ use crate::{
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
     layers::Layers,
+    network::Kind,
     prepared::Prepared,
     root,
     seccomp::{Chosen, Filter, Narrowing},
     security_module::Label,
     steps::{self, Step},
     wall::{self, Wall},
+    way_out,
 };
 
 /// Where commands start, inside.
@@ -54,6 +56,8 @@ pub struct Plan {
     pub first_id: u32,
     /// Its share of what the kernel counts for a user.
     pub counts: Counts,
+    /// What its network is for.
+    pub network: Kind,
     /// Limits for its cgroup, where there is one.
     pub cgroup: CgroupLimits,
     /// The root file system.
@@ -185,6 +189,7 @@ pub fn plan(
         ids,
         first_id,
         counts,
+        network: kind_of_network(spec, host),
         cgroup: CgroupLimits {
             memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
             cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
@@ -219,7 +224,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec),
+            env: environment(spec, kind_of_network(spec, host)),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -262,6 +267,11 @@ pub fn user_id(spec: &SandboxSpec) -> u32 {
     }
 }
 
+/// bwrap makes networks itself, and sealed ones only.
+pub fn kind_of_network(spec: &SandboxSpec, host: &Host) -> Kind {
+    if spec.policy.reaches_something() && host.bwrap.is_none() { Kind::Wired } else { Kind::Sealed }
+}
+
 /// Files of an image may belong to the commands' user, so only where there are none that user can be another one
 /// outside for each sandbox.
 fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
@@ -273,7 +283,16 @@ fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
     known.iter().map(|place| (*place).to_owned()).chain(prepared.places.iter().cloned()).collect()
 }
 
-fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
+/// Every spelling that programs look for. Names are left to the proxy, which knows them.
+fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
+    let proxy = format!("http://127.0.0.1:{}", way_out::PROXY_PORT);
+    let to_it = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let not_to_it = ["no_proxy", "NO_PROXY"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
+    let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
+    to_it.into_iter().map(move |name| (name, proxy.clone())).chain(not_to_it).chain([node])
+}
+
+fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
     let path = format!(
         "{HOME}/.venv/bin:{HOME}/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     );
@@ -293,6 +312,9 @@ fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     if !wall::stands(Wall::Environment) {
         env.extend(std::env::vars());
+    }
+    if network == Kind::Wired {
+        env.extend(proxy_variables().map(|(name, value)| (name.to_owned(), value)));
     }
     env.extend(spec.env.clone());
     env

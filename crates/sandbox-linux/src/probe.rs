@@ -12,6 +12,7 @@ use crate::{
     prepared::Prepared,
     seccomp::Chosen,
     security_module::{self, SecurityModule},
+    way_out::Reach,
 };
 
 /// Looks at everything that matters for sandboxes.
@@ -21,7 +22,7 @@ pub fn probe(policies: &[Policy], host: Result<&Host, Error>) -> Probe {
     let usable = host.is_ok();
 
     if let Ok(host) = host {
-        findings.extend([ids(host), cgroups(host), landlock()]);
+        findings.extend([ids(host), cgroups(host), landlock(), way_out(host)]);
         outlooks = policies.iter().filter_map(|policy| outlook(policy, host)).collect();
     }
     findings.extend(SecurityModule::look().findings());
@@ -129,6 +130,29 @@ fn landlock() -> Finding {
             "this kernel does not offer it: the walls are there, but not said twice",
             Some("Boot with `lsm=landlock,…`, or use a kernel with CONFIG_SECURITY_LANDLOCK"),
         ),
+    }
+}
+
+fn way_out(host: &Host) -> Finding {
+    match &host.way_out {
+        Some(Reach::Everything) => {
+            finding("network", Grade::Good, "every program reaches what its policy allows", None)
+        }
+        Some(Reach::Proxy { why }) => finding(
+            "network",
+            Grade::Weak,
+            format!("only programs that know a proxy reach anything: connections cannot be redirected ({why})"),
+            Some(
+                "Load the kernel's packet filter: `sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_ct nft_reject_inet`",
+            ),
+        ),
+        None if host.bwrap.is_some() => finding(
+            "network",
+            Grade::Weak,
+            "bwrap starts sandboxes here: they reach nothing, whatever their policy says",
+            Some(&namespace_fix()),
+        ),
+        None => finding("network", Grade::Broken, "no network namespace can be made", Some(&namespace_fix())),
     }
 }
 

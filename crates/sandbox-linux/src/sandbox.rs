@@ -13,13 +13,14 @@ use rustix::{
     fs::{Mode, OFlags},
     process::Signal,
 };
-use sandbox_core::{Channel, Error, Facts, Result, Sandbox, Usage};
+use sandbox_core::{Channel, Door, Error, Facts, Result, Sandbox, Usage};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     backend::{Answer, LinuxBackend},
     birth::{self, socket_address},
     folder::{self, Lock},
+    handover,
     orders::Order,
     sys,
 };
@@ -34,6 +35,8 @@ pub struct LinuxSandbox {
     lock: Option<Lock>,
     /// A connection that was there from the start, until somebody wants one.
     channel: Mutex<Option<(Instant, OwnedFd)>>,
+    /// Those that came with it, until somebody wants them.
+    doors: Mutex<Option<Vec<(Door, OwnedFd)>>>,
 }
 
 /// An executor gives up a connection on which nobody greets.
@@ -49,12 +52,18 @@ impl LinuxSandbox {
     ) -> Result<Self> {
         let opening = || Error::io(format!("opening {}", folder.display()));
         let first = first.map(|first| sys::watched(first, Interest::READABLE)).transpose().map_err(opening())?;
-        Ok(Self { facts, first, backend, lock, folder, channel: Mutex::default() })
+        Ok(Self { facts, first, backend, lock, folder, channel: Mutex::default(), doors: Mutex::default() })
     }
 
     /// With a connection for the first who wants one.
     pub(crate) fn with_channel(mut self, channel: OwnedFd) -> Self {
         self.channel = Mutex::new(Some((Instant::now(), channel)));
+        self
+    }
+
+    /// With the doors of its way out.
+    pub(crate) fn with_doors(mut self, doors: Vec<(Door, OwnedFd)>) -> Self {
+        self.doors = Mutex::new(Some(doors));
         self
     }
 
@@ -117,6 +126,22 @@ impl Sandbox for LinuxSandbox {
             Answer::Used(usage) => Ok(usage),
             _ => Err(Error::Step { step: "measuring".into(), why: "the launcher answered something else".into() }),
         }
+    }
+
+    async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>> {
+        if let Some(doors) = self.doors.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Ok(doors);
+        }
+        let asked = || -> io::Result<_> {
+            let state = self.folder.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;
+            let launcher = folder::launcher(&self.folder).ok_or(io::ErrorKind::NotFound)?;
+            handover::ask(state, launcher, self.facts.spec.id.as_str())
+        };
+        asked().map_err(|error| Error::Unavailable {
+            what: "the network of this sandbox".into(),
+            why: format!("the launcher that made it is gone ({error})"),
+            fix: "Save its files and create a new sandbox".into(),
+        })
     }
 
     async fn ended(&self) -> String {

@@ -2,18 +2,22 @@
 
 use std::{
     fs, io,
-    os::{fd::AsFd, unix::fs::DirBuilderExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
     path::Path,
     time::{Duration, Instant},
 };
 
 use sandbox_core::{
-    Error, Facts, Result, SandboxSpec,
+    Door, Error, Facts, Result, SandboxSpec,
     exec::{Exec, Exit},
 };
 use sandbox_executor::boot::{Attachment, BootReport};
 
 use crate::{
+    aside::{Aside, Leash},
     birth::{self, Newborn, Nursery},
     disk::{self, Free, Ledger, Occasion},
     executor_image, folder,
@@ -32,7 +36,15 @@ const DISK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one command with this process's standard streams. Only for a process with a single thread: it changes its
 /// namespaces, so nothing else should be done with it afterwards but to end.
-pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> {
+///
+/// Where the policy reaches something, `serve` is called in a process of its own when something inside connects. What it
+/// gives back comes with the answer.
+pub fn run_single(
+    state: &Path,
+    spec: &SandboxSpec,
+    exec: Exec,
+    serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash) -> Vec<u8>,
+) -> Result<(Exit, Option<Vec<u8>>)> {
     for name in ["sandboxes", "trash", "spare", "cache"] {
         let folder = state.join(name);
         if !folder.is_dir() {
@@ -41,6 +53,8 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
     }
     // Before this process becomes somebody else.
     let calls = Chosen::find(&spec.policy.privileges)?;
+    let aside = spec.policy.reaches_something().then(|| Aside::stay(serve)).transpose();
+    let aside = aside.map_err(Error::io("leaving a process behind for the way out"))?;
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
@@ -58,6 +72,9 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
         let newborn = start(state, &plan, &host).inspect_err(|_| {
             host.cgroup.remove(&plan.name);
         })?;
+        if let (Some(aside), Some(network)) = (&aside, &newborn.network) {
+            aside.hand_over(&network.doors)?;
+        }
         // For others who list sandboxes; this one does not wait for it.
         let _ = folder::describe(&plan.folder, &facts);
         let ended = wait(&newborn, &plan);
@@ -65,7 +82,9 @@ pub fn run_single(state: &Path, spec: &SandboxSpec, exec: Exec) -> Result<Exit> 
         ended
     });
     Shelf::of(state).retire(&plan.folder, Some(lock), before);
-    ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })
+    let account = aside.and_then(Aside::end);
+    let ended = ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })?;
+    Ok((ended, account))
 }
 
 fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {

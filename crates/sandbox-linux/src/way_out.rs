@@ -13,6 +13,8 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+use sandbox_core::Door;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     netlink::{Attributes, Message, tell},
@@ -31,41 +33,51 @@ pub const DNS_SERVER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 53);
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x616e, 0x6462, 0x6f78, 1, 0, 0, 1);
 
-/// Sockets in the sandbox's network that belong to us.
-pub struct Listeners {
-    /// For the proxy.
-    pub proxy: OwnedFd,
-    /// For redirected connections; IPv6 where the kernel has it.
-    pub redirected: Vec<OwnedFd>,
-    /// For questions over UDP.
-    pub dns: Vec<OwnedFd>,
+/// Which programs find it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reach {
+    /// All.
+    Everything,
+    /// Those that know a proxy, because connections cannot be redirected here.
+    Proxy {
+        /// What the kernel answered.
+        why: String,
+    },
 }
 
-/// Makes it, in the network namespace that this process is in. Loopback is up.
-pub fn make() -> io::Result<Listeners> {
-    let six = has_ipv6();
+/// Prepares the network namespace that this process is in; loopback is up. It has no doors yet.
+pub fn wire() -> io::Result<Reach> {
+    // All of the filters or none: without them there are no routes either, and nothing goes anywhere.
+    if let Err(error) = tell(Some(netlink::NETFILTER), &filters()) {
+        return Ok(Reach::Proxy { why: error.to_string() });
+    }
     let mut routes = vec![address(&OWN_V4.octets()), local_default(&OWN_V4.octets())];
-    if six {
+    if has_ipv6() {
         routes.extend([address(&OWN_V6.octets()), local_default(&OWN_V6.octets())]);
     }
     tell(None, &routes)?;
-    tell(Some(netlink::NETFILTER), &filters())?;
-    let (four, long) = (std::net::IpAddr::from(Ipv4Addr::LOCALHOST), std::net::IpAddr::from(Ipv6Addr::LOCALHOST));
-    let families: &[_] = if six { &[four, long] } else { &[four] };
-    let bound = |kind, port| families.iter().map(move |address| bind(kind, SocketAddr::new(*address, port)));
-    Ok(Listeners {
-        proxy: bind(SocketType::STREAM, SocketAddr::new(four, PROXY_PORT))?,
-        redirected: bound(SocketType::STREAM, REDIRECTED_PORT).collect::<io::Result<_>>()?,
-        dns: bound(SocketType::DGRAM, DNS_PORT).collect::<io::Result<_>>()?,
-    })
+    Ok(Reach::Everything)
+}
+
+/// Opens the doors in a network namespace that is prepared. While somebody still has earlier ones, this fails.
+pub fn open_doors(reach: &Reach) -> io::Result<Vec<(Door, OwnedFd)>> {
+    let (four, six) = (std::net::IpAddr::from(Ipv4Addr::LOCALHOST), std::net::IpAddr::from(Ipv6Addr::LOCALHOST));
+    let mut wanted = vec![(Door::Proxy, four, PROXY_PORT)];
+    if *reach == Reach::Everything {
+        let families: &[_] = if has_ipv6() { &[four, six] } else { &[four] };
+        let both = |&address| [(Door::Redirected, address, REDIRECTED_PORT), (Door::Names, address, DNS_PORT)];
+        wanted.extend(families.iter().flat_map(both));
+    }
+    wanted.into_iter().map(|(door, address, port)| Ok((door, bind(door, SocketAddr::new(address, port))?))).collect()
 }
 
 fn has_ipv6() -> bool {
     std::path::Path::new("/proc/self/net/if_inet6").exists()
-        && bind(SocketType::DGRAM, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).is_ok()
+        && bind(Door::Names, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).is_ok()
 }
 
-fn bind(kind: SocketType, address: SocketAddr) -> io::Result<OwnedFd> {
+fn bind(door: Door, address: SocketAddr) -> io::Result<OwnedFd> {
+    let kind = if door == Door::Names { SocketType::DGRAM } else { SocketType::STREAM };
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     rustix::net::bind(&socket, &address)?;
@@ -162,15 +174,25 @@ mod tests {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
 
-    fn made() -> Listeners {
+    fn made() -> Vec<(Door, OwnedFd)> {
         crate::sys::loopback_up().expect("loopback");
-        make().expect("a way out")
+        let reach = wire().expect("wired");
+        assert_eq!(reach, Reach::Everything);
+        let doors = open_doors(&reach).expect("doors");
+        assert!(open_doors(&reach).is_err(), "two have the same doors");
+        doors
+    }
+
+    fn of(doors: &[(Door, OwnedFd)], wanted: Door) -> Vec<OwnedFd> {
+        let found = doors.iter().filter(|(door, _)| *door == wanted);
+        found.map(|(_, socket)| socket.try_clone().expect("a descriptor")).collect()
     }
 
     #[test]
     fn every_connection_ends_at_our_listener_and_nothing_else_goes_anywhere() {
         inside("way_out::tests::every_connection_ends_at_our_listener_and_nothing_else_goes_anywhere", || {
-            let Listeners { redirected, dns, proxy } = made();
+            let doors = made();
+            let (redirected, dns) = (of(&doors, Door::Redirected), of(&doors, Door::Names));
             for (socket, wanted) in redirected.into_iter().zip(["8.8.8.8:443", "[2606:4700::1111]:22"]) {
                 let listener = TcpListener::from(socket);
                 listener.set_nonblocking(false).expect("blocking");
@@ -230,7 +252,7 @@ mod tests {
                 let client = TcpStream::connect(own).expect("connected");
                 assert_eq!(listener.accept().expect("accepted").1, client.local_addr().expect("own"));
             }
-            drop(proxy);
+            drop(doors);
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write},
+    io::{self, Read, Write},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{
         fd::AsRawFd,
@@ -37,7 +37,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("private_addresses", |_| {
         world(&["10.0.0.1:80", "172.17.0.1:80", "192.168.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80"])
     }),
-    ("public_addresses", |_| world(&["192.0.2.1:443", "198.51.100.1:53", "203.0.113.1:22", "[2001:db8::1]:443"])),
+    ("reserved_addresses", |_| world(&["192.0.2.1:443", "198.51.100.1:53", "203.0.113.1:22", "[2001:db8::1]:443"])),
     ("datagrams_out", datagrams_out),
     ("raw_icmp", |_| {
         Outcome::first_breach([(libc::AF_INET, 1), (libc::AF_INET, 255), (libc::AF_INET6, 58)].map(
@@ -58,6 +58,8 @@ pub const ATTACKS: &[(&str, Attack)] = &[
 ];
 
 const PATIENCE: Duration = Duration::from_millis(300);
+/// A refusal comes at once, but a machine may be busy.
+const REFUSAL: Duration = Duration::from_secs(5);
 
 fn tcp(arguments: &Arguments, key: &str, host: std::net::IpAddr) -> Outcome {
     let port = arguments.number(key, 0) as u16;
@@ -125,15 +127,25 @@ fn world(addresses: &[&str]) -> Outcome {
     if !ways.is_empty() {
         return Outcome::of_list("there is a way to other machines", ways);
     }
-    let attempts = addresses.iter().filter_map(|text| text.parse::<SocketAddr>().ok()).map(|address| {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+    let attempts =
+        addresses.iter().filter_map(|text| text.parse::<SocketAddr>().ok()).map(|address| match answered(address) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
                 Outcome::BrokeThrough(format!("{address}: the attempt went somewhere, nobody answered"))
             }
-            other => Outcome::of(format!("connecting to {address}"), other),
-        }
-    });
+            other => Outcome::of(format!("an answer from {address}"), other),
+        });
     Outcome::first_breach(attempts.collect::<Vec<_>>())
+}
+
+/// Where connections are redirected, the kernel makes one to anywhere: only what comes back tells.
+fn answered(address: SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(REFUSAL))?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    match stream.read(&mut [0; 64])? {
+        0 => Err(io::ErrorKind::ConnectionReset.into()),
+        _ => Ok(()),
+    }
 }
 
 fn datagrams_out(_: &Arguments) -> Outcome {
@@ -144,11 +156,13 @@ fn datagrams_out(_: &Arguments) -> Outcome {
     let attempts = ["192.0.2.1:53", "255.255.255.255:67", "224.0.0.251:5353", "[ff02::1]:5353", "169.254.169.253:53"]
         .map(|target| {
             let local = if target.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-            let sent = UdpSocket::bind(local).and_then(|socket| {
+            let answered = UdpSocket::bind(local).and_then(|socket| {
                 socket.set_broadcast(true)?;
-                socket.send_to(b"x", target)
+                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.send_to(b"x", target)?;
+                socket.recv(&mut [0; 16])
             });
-            Outcome::of(format!("sending to {target}"), sent)
+            Outcome::of(format!("an answer from {target}"), answered)
         });
     Outcome::first_breach(attempts)
 }

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::{capabilities_may_be_granted, network_may_be_public},
+    expectation::capabilities_may_be_granted,
     outside::neighbours,
 };
 
@@ -31,10 +31,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     network("other_interfaces", &[NetworkNamespace], "Looks for interfaces and routes beyond loopback"),
     network("metadata_address", &[NetworkNamespace], "Connects to the addresses where clouds tell secrets"),
     network("private_addresses", &[NetworkNamespace], "Connects to private addresses"),
-    network("public_addresses", &[NetworkNamespace], "Connects to public addresses (reserved ones that lead nowhere)")
-        .expecting(network_may_be_public),
-    network("datagrams_out", &[NetworkNamespace], "Sends datagrams to public, broadcast and multicast addresses")
-        .expecting(network_may_be_public),
+    network("reserved_addresses", &[NetworkNamespace], "Connects to addresses that are kept for documents"),
+    network("datagrams_out", &[NetworkNamespace], "Sends datagrams to public, broadcast and multicast addresses"),
     network("raw_icmp", &[Capabilities], "Opens a raw socket"),
     network("low_ports", &[Capabilities, NetworkNamespace], "Listens on port 80")
         .expecting(capabilities_may_be_granted),

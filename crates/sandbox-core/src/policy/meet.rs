@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Commands, Limits, Network, Policy, Privileges, Root, SystemCalls};
+use super::{Commands, Limits, Policy, Privileges, Root, SystemCalls, network::rules_within};
+use crate::Bytes;
 
 impl Policy {
     /// This policy as far as the ceiling gives it, under its own name.
@@ -19,6 +20,8 @@ impl Policy {
             name: self.name.clone(),
             limits: self.limits.within(&ceiling.limits),
             network: self.network.within(ceiling.network),
+            network_rules: rules_within(&self.network_rules, &ceiling.network_rules),
+            host_ports: self.host_ports.intersection(&ceiling.host_ports).copied().collect(),
             filesystem,
             privileges: self.privileges.within(&ceiling.privileges),
             commands: self.commands.within(&ceiling.commands),
@@ -43,7 +46,12 @@ impl Policy {
         compare("tmp", a.tmp.to_string(), b.tmp.to_string());
         compare("start time", format!("{} s", a.start.as_secs()), format!("{} s", b.start.as_secs()));
         compare("run time", format!("{} s", a.run.as_secs()), format!("{} s", b.run.as_secs()));
+        let bytes = |limit: Option<Bytes>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        compare("connections", a.connections.to_string(), b.connections.to_string());
+        compare("bandwidth", bytes(a.bandwidth), bytes(b.bandwidth));
+        compare("transfer", bytes(a.transfer), bytes(b.transfer));
         compare("network", self.network.to_string(), other.network.to_string());
+        compare("ports of this machine", ports(&self.host_ports), ports(&other.host_ports));
         compare("root", self.filesystem.root.to_string(), other.filesystem.root.to_string());
         compare("writable places", list(&self.filesystem.writable), list(&other.filesystem.writable));
         let (a, b) = (&self.privileges, &other.privileges);
@@ -53,6 +61,9 @@ impl Policy {
         compare("security profile", a.security_profile.to_string(), b.security_profile.to_string());
         let allowed = |commands: &Commands| commands.allow.as_ref().map_or_else(|| "any".to_owned(), list);
         compare("allowed commands", allowed(&self.commands), allowed(&other.commands));
+        if self.network_rules != other.network_rules {
+            less.push("fewer network rules allow something, or more deny it".to_owned());
+        }
         if !self.commands.deny.is_subset(&other.commands.deny) {
             less.push("more commands are denied".to_owned());
         }
@@ -66,6 +77,10 @@ impl Policy {
 
 fn cpus(limits: &Limits) -> String {
     (f64::from(limits.cpu_millis) / 1000.0).to_string()
+}
+
+fn ports(ports: &BTreeSet<u16>) -> String {
+    list(&ports.iter().map(u16::to_string).collect())
 }
 
 fn list(names: &BTreeSet<String>) -> String {
@@ -86,22 +101,16 @@ impl Limits {
             tmp: self.tmp.min(ceiling.tmp),
             start: self.start.min(ceiling.start),
             run: self.run.min(ceiling.run),
+            connections: self.connections.min(ceiling.connections),
+            bandwidth: least(self.bandwidth, ceiling.bandwidth),
+            transfer: least(self.transfer, ceiling.transfer),
         }
     }
 }
 
-impl Network {
-    /// Web sites and registries that are in both.
-    fn within(self, ceiling: Self) -> Self {
-        use Network::{None, Public, Registries, Web, WebAndRegistries};
-        match (self, ceiling) {
-            (Public, other) | (other, Public) => other,
-            (WebAndRegistries, other) | (other, WebAndRegistries) => other,
-            (Web, Web) => Web,
-            (Registries, Registries) => Registries,
-            (None | Web | Registries, None | Web | Registries) => None,
-        }
-    }
+/// None is no limit.
+fn least(ours: Option<Bytes>, theirs: Option<Bytes>) -> Option<Bytes> {
+    ours.into_iter().chain(theirs).min()
 }
 
 impl Privileges {

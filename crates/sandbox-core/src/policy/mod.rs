@@ -5,6 +5,7 @@
 
 mod capabilities;
 mod meet;
+mod network;
 mod presets;
 mod table;
 mod written;
@@ -12,6 +13,7 @@ mod written;
 use std::{collections::BTreeSet, fmt, path::PathBuf, str::FromStr, time::Duration};
 
 pub use capabilities::{Capabilities, UnknownCapability};
+pub use network::{Network, NetworkRule, Ports};
 pub use presets::{DEFAULT_PRESET, PRESETS, STANDARD_COMMANDS, YOLO_LEVELS};
 pub use table::markdown;
 pub use written::{Examples, WrittenPolicy, WrittenPolicyError};
@@ -30,6 +32,12 @@ pub struct Policy {
     pub limits: Limits,
     /// How far its connections may reach.
     pub network: Network,
+    /// What is decided before that, rule by rule; the first that speaks of a target decides.
+    #[serde(default)]
+    pub network_rules: Vec<NetworkRule>,
+    /// Ports of this machine's loopback that it may reach, as `host.internal`.
+    #[serde(default)]
+    pub host_ports: BTreeSet<u16>,
     /// What of its files it may change.
     pub filesystem: Filesystem,
     /// Who its commands are, and what they may ask of the kernel.
@@ -62,22 +70,22 @@ pub struct Limits {
     pub start: Duration,
     /// Longest time that one command may run.
     pub run: Duration,
+    /// Connections at once.
+    #[serde(default = "Limits::usual_connections")]
+    pub connections: u32,
+    /// Bytes in a second that go out and come in together, if there is a limit.
+    #[serde(default)]
+    pub bandwidth: Option<Bytes>,
+    /// Bytes that go out and come in over its whole life, if there is a limit.
+    #[serde(default)]
+    pub transfer: Option<Bytes>,
 }
 
-/// How far connections may reach. "Public" never includes loopback, private, link-local or metadata addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Nowhere.
-    None,
-    /// Package registries and code hosts.
-    Registries,
-    /// Public web sites, package registries left out.
-    Web,
-    /// Public web sites and package registries.
-    WebAndRegistries,
-    /// Any public address and port.
-    Public,
+impl Limits {
+    /// Connections at once where nothing else is said.
+    pub fn usual_connections() -> u32 {
+        512
+    }
 }
 
 /// What of the file system may be changed. /workspace, HOME and /tmp are always writable.
@@ -225,6 +233,12 @@ pub enum DeniedPrograms {
 }
 
 impl Policy {
+    /// Whether anything can be reached with it.
+    pub fn reaches_something(&self) -> bool {
+        let allowed = self.network_rules.iter().any(|rule| !rule.allow.is_empty());
+        self.network != Network::None || allowed || !self.host_ports.is_empty()
+    }
+
     /// The preset of this name.
     pub fn preset(name: &str) -> Option<Self> {
         presets::find(name)

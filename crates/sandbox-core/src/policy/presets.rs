@@ -129,6 +129,8 @@ fn unnamed() -> Policy {
         name: String::new(),
         limits: limits(Bytes::gib(4), 2000, 512, Bytes::gib(1)),
         network: Network::None,
+        network_rules: Vec::new(),
+        host_ports: BTreeSet::new(),
         filesystem: root(Root::ReadOnly),
         privileges: privileges(User::Sandbox, Capabilities::NONE, SystemCalls::Standard),
         commands: denied(DeniedPrograms::Explained),
@@ -138,7 +140,18 @@ fn unnamed() -> Policy {
 }
 
 fn limits(memory: Bytes, cpu_millis: u32, pids: u32, tmp: Bytes) -> Limits {
-    Limits { memory, cpu_millis, pids, disk: Bytes::gib(10), tmp, start: SECONDS(30), run: SECONDS(600) }
+    Limits {
+        memory,
+        cpu_millis,
+        pids,
+        disk: Bytes::gib(10),
+        tmp,
+        start: SECONDS(30),
+        run: SECONDS(600),
+        connections: Limits::usual_connections(),
+        bandwidth: None,
+        transfer: None,
+    }
 }
 
 fn root(root: Root) -> Filesystem {

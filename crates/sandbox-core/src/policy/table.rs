@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{DeniedPrograms, Network, PRESETS, Policy, Root, SecurityProfile, User};
+use super::{DeniedPrograms, PRESETS, Policy, Root, SecurityProfile, User};
 
 /// A row for every preset, and what is denied to all of them.
 pub fn markdown() -> String {
@@ -35,18 +35,6 @@ pub fn markdown() -> String {
         "| `builtin` | runs outside a sandbox: only for servers that ship with this program | | | | | | | | | | |\n",
     );
     text
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Registries => "package registries and code hosts",
-            Self::Web => "public web, no package registries",
-            Self::WebAndRegistries => "public web and package registries",
-            Self::Public => "any public address",
-        })
-    }
 }
 
 impl fmt::Display for Root {

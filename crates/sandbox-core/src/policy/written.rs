@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::Deserialize;
 
-use super::{Capabilities, Network, Policy, Root, SecurityProfile, SystemCalls, User};
+use super::{Capabilities, Network, NetworkRule, Policy, Root, SecurityProfile, SystemCalls, User};
 use crate::{Bytes, Control};
 
 /// The content of a policy file. Everything that is not said is as in the policy that it extends.
@@ -17,6 +17,9 @@ pub struct WrittenPolicy {
     pub extends: Option<String>,
     pub limits: WrittenLimits,
     pub network: Option<Network>,
+    /// Before those that the extended policy has.
+    pub network_rules: Vec<NetworkRule>,
+    pub host_ports: Option<BTreeSet<u16>>,
     pub filesystem: WrittenFilesystem,
     pub privileges: WrittenPrivileges,
     pub commands: WrittenCommands,
@@ -46,6 +49,10 @@ pub struct WrittenLimits {
     pub tmp: Option<Bytes>,
     pub start_seconds: Option<u64>,
     pub run_seconds: Option<u64>,
+    pub connections: Option<u32>,
+    /// In a second.
+    pub bandwidth: Option<Bytes>,
+    pub transfer: Option<Bytes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -113,6 +120,8 @@ impl WrittenPolicy {
         self.privileges.apply(&mut policy);
         self.commands.apply(&mut policy)?;
         set(&mut policy.network, self.network);
+        policy.network_rules.splice(0..0, self.network_rules.iter().cloned());
+        set(&mut policy.host_ports, self.host_ports.clone());
         set(&mut policy.strict, self.strict);
         set(&mut policy.allow_unenforced, self.allow_unenforced.clone());
         Ok(policy)
@@ -122,6 +131,13 @@ impl WrittenPolicy {
 impl WrittenLimits {
     fn apply(&self, policy: &mut Policy) -> Result<(), WrittenPolicyError> {
         let bad = |field, value: String, expected| Err(WrittenPolicyError::BadValue { field, value, expected });
+        let small = |size: &Option<Bytes>| size.is_some_and(|size| size.0 < 1 << 10);
+        if let Some(size) = [self.bandwidth, self.transfer].into_iter().find(small).flatten() {
+            return bad("limits.bandwidth or limits.transfer", size.to_string(), "at least 1KiB");
+        }
+        if let Some(count) = self.connections.filter(|count| !(1..=65_536).contains(count)) {
+            return bad("limits.connections", count.to_string(), "from 1 to 65536");
+        }
         let sizes = [("limits.memory", self.memory), ("limits.disk", self.disk), ("limits.tmp", self.tmp)];
         if let Some((field, Some(size))) = sizes.into_iter().find(|(_, size)| size.is_some_and(|size| size.0 < 1 << 20))
         {
@@ -151,6 +167,9 @@ impl WrittenLimits {
         set(&mut limits.cpu_millis, self.cpus.map(|cpus| (cpus * 1000.0).round() as u32));
         set(&mut limits.start, self.start_seconds.map(Duration::from_secs));
         set(&mut limits.run, self.run_seconds.map(Duration::from_secs));
+        set(&mut limits.connections, self.connections);
+        limits.bandwidth = self.bandwidth.or(limits.bandwidth);
+        limits.transfer = self.transfer.or(limits.transfer);
         Ok(())
     }
 }

@@ -17,8 +17,9 @@ use tokio::{
 };
 
 use crate::{
-    Engine, Limits, Places, Record, Resolver, Rules, Setup, Target, Verdict,
+    Engine, Limits, Places, Record, Resolver, Rules, Secrets, Setup, Target, Verdict,
     plain_http::{FirstLine, first_line},
+    secrets::{Alarm, Over, Passage},
 };
 
 /// Nothing that is said at once takes as long.
@@ -57,7 +58,7 @@ fn engine(records: &Arc<Mutex<Vec<Record>>>, resolver: &Resolver) -> Arc<Engine>
     let records = Arc::clone(records);
     let recorder = Box::new(move |record| records.lock().unwrap_or_else(PoisonError::into_inner).push(record));
     let (resolver, limits, places) = (resolver.clone(), Limits::default(), Places::new(16));
-    Engine::new(Setup { rules: Rules::default(), resolver, limits, places, recorder })
+    Engine::new(Setup { rules: Rules::default(), resolver, limits, places, recorder, secrets: Secrets::default() })
 }
 
 async fn through_the_proxy(data: &[u8], resolver: &Resolver) {
@@ -96,7 +97,8 @@ async fn through_a_tunnel(data: &[u8], resolver: &Resolver) {
         }
     });
     let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
-    engine.carry_http(client, &mut ours, &target, [&sent, &received]).await;
+    let passage = Passage::new(engine.secrets(), &target, Over::Plain, &Alarm::default(), None);
+    engine.carry_http(client, &mut ours, &passage, [&sent, &received]).await;
     drop(ours);
     let Ok(arrived) = server.await else { panic!("the server has panicked") };
     assert!(talking.await.is_ok() && sent.load(Ordering::Relaxed) <= arrived.len() as u64);

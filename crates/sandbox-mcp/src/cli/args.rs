@@ -162,7 +162,7 @@ pub struct Run {
     /// Who works on it
     #[arg(long, default_value = "mock")]
     pub agent: Agent,
-    /// How much it may do by itself, 1 to 4 (root inside, may change everything); none has a network yet [default: 3]
+    /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
     /// What the sandbox starts from: `host`, or the absolute path of a root file system
@@ -213,6 +213,9 @@ pub struct Logs {
     /// Go on showing what happens, until interrupted
     #[arg(long, short)]
     pub follow: bool,
+    /// Only connections, made and refused
+    #[arg(long)]
+    pub network: bool,
     /// At most so many of the last lines
     #[arg(long, short = 'n', default_value_t = 100, value_name = "COUNT")]
     pub lines: u32,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use sandbox_core::exec::Exit;
+use sandbox_core::{Bytes, exec::Exit};
 
 use super::{
     Answer,
@@ -22,12 +22,14 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let mut query = Query { owner: None, session: args.session, after: None, limit: args.lines };
+    let kind = args.network.then_some("connection");
+    let mut query = Query { owner: None, session: args.session, after: None, kind, limit: args.lines };
     let history = app.sandboxes.history();
     let events = history.events(query.clone()).await?;
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
         match &query.session {
+            _ if events.is_empty() && args.network => screen::tell("no connections were made or refused"),
             Some(id) if events.is_empty() && args.lines > 0 => {
                 bail!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist")
             }
@@ -82,11 +84,25 @@ fn words(what: &What) -> String {
         What::Denied { denial, .. } => {
             format!("denied ({}): {} [{}]", denial.reason, denial.target, denial.rule)
         }
+        What::Connection { target, verdict, refused, rule, sent, received, elapsed, .. } => {
+            let rule = rule.as_deref().unwrap_or("no rule");
+            match verdict.as_str() {
+                "allowed" => format!(
+                    "connected to {target} for {:.3} s: {} out, {} in [{rule}]",
+                    elapsed.as_secs_f64(),
+                    Bytes(*sent),
+                    Bytes(*received)
+                ),
+                reason if *refused => format!("refused {target} ({reason}) [{rule}]"),
+                reason => format!("did not reach {target} ({reason}) [{rule}]"),
+            }
+        }
         What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),
         What::Granted { target, span, by, .. } => format!("granted by {by} ({span}): {target}"),
         What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),
         What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
         What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
+        What::Frozen { why } => format!("frozen: {why}"),
         What::Ended { why } => format!("ended: {why}"),
         What::Removed { why } => format!("removed: {why}"),
     }

@@ -9,6 +9,7 @@ mod fix;
 mod list;
 mod logs;
 mod out;
+mod outside;
 mod prompt;
 mod relay;
 mod rm;
@@ -42,7 +43,11 @@ pub fn main() -> ExitCode {
     };
     let failed = if matches!(cli.command, Command::Exec(_)) { exit::NO_SANDBOX } else { exit::FAILED };
     let code = match cli.command {
-        Command::Exec(exec) if single::fits(&exec, &cli.global) => single::run(exec, &cli.global),
+        Command::Exec(exec) if single::fits(&exec, &cli.global) => match single::run(exec, &cli.global) {
+            Ok(Ok(code)) => Ok(code),
+            Ok(Err(exec)) => with_runtime(Command::Exec(exec), &cli.global),
+            Err(error) => Err(error),
+        },
         command => with_runtime(command, &cli.global),
     };
     code.map_or_else(

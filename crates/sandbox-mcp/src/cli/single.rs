@@ -8,11 +8,11 @@ use sandbox_core::{Policy, SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
-    exit, prompt, screen,
+    exit, outside, prompt, screen,
 };
 use crate::{
     config::{self, Settings},
-    sandboxes::{access, check_env},
+    sandboxes::{access, check_env, secrets, way_out},
 };
 
 /// Whether the command can have our own descriptors and nobody needs to stand between.
@@ -26,10 +26,15 @@ pub(super) fn fits(args: &Exec, global: &Global) -> bool {
 }
 
 /// Runs it and answers with its exit code.
-pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
+///
+/// Nothing if the sandbox has secrets: those take somebody who puts them in.
+pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec>> {
     let settings = Settings::load(&global.flags())?;
     config::prepare_state(&settings.state)?;
     let spec = spec(&settings, &args)?;
+    if secrets::are_there(&settings, &spec.policy) {
+        return Ok(Err(args));
+    }
     let most = spec.policy.limits.run.min(settings.max_timeout);
     let mut command = command(args)?;
     if let Some(asked) = command.timeout.filter(|asked| *asked > most) {
@@ -38,13 +43,18 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<u8> {
     command.timeout = Some(command.timeout.unwrap_or(most).min(most));
     if let Err(denials) = prompt::admit(&command, &spec, &settings) {
         screen::tell(&access::in_words(&denials));
-        return Ok(exit::NOT_ALLOWED);
+        return Ok(Ok(exit::NOT_ALLOWED));
     }
-    let ended = sandbox_linux::run_single(&settings.state, &spec, command)?;
+    let rules = way_out::rules(&spec.policy, &settings)?;
+    let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec);
+    let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
+    if let Some(account) = account {
+        outside::tell(&account, &spec.policy.name);
+    }
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);
     }
-    Ok(exit::code(ended))
+    Ok(Ok(exit::code(ended)))
 }
 
 /// The command as it will be started.
@@ -69,7 +79,9 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
     let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
     let (policy, _) = policy(settings, args)?;
-    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default() })
+    let mut env = Default::default();
+    way_out::tell_of_mirrors(&mut env, &policy, settings);
+    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env })
 }
 
 /// The policy of a fresh sandbox, and what the ceiling took from it. Who named it is told so; the default is nobody's wish.

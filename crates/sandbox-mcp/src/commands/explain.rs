@@ -61,7 +61,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: &["ssh", "scp", "sftp", "sshd", "telnet", "nc", "ncat", "netcat", "socat", "rsh", "rlogin"],
         why: "sessions on other machines are not part of what this policy allows",
-        instead: "Sandboxes have no network yet: bring what is needed into /workspace.",
+        instead: "Fetch over HTTPS (curl, git, pip), or bring what is needed into /workspace.",
     },
     Group {
         names: &[
@@ -102,7 +102,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: &["iptables", "ip6tables", "nft"],
         why: "the network's rules are made outside the sandbox",
-        instead: "Do without: sandboxes have no network yet.",
+        instead: "Do without; for a host that is refused, ask with request_access.",
     },
     Group {
         names: &["chmod"],

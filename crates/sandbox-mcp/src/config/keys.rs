@@ -15,7 +15,7 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 20] = [
     key("state_folder", "WORKSPACE_BASE", "`~/.local/state/sandbox-mcp`", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "`30`", "unused sandboxes end after so long; `0` is never"),
     key(
@@ -67,6 +67,24 @@ pub const KEYS: [Key; 17] = [
         "SANDBOX_MCP_ANSWER_SECONDS",
         "`60`",
         "a question that nobody answers is refused after so long",
+    ),
+    key(
+        "package_mirrors",
+        "SANDBOX_MCP_PACKAGE_MIRRORS",
+        "those that pip, npm, cargo and apt of this machine know",
+        "addresses (`https://…`) of your own that packages come from, reached wherever a policy reaches package registries",
+    ),
+    key(
+        "development_ports",
+        "SANDBOX_MCP_DEVELOPMENT_PORTS",
+        "none",
+        "ports of this machine that sandboxes with the policy `development` reach, as `host.internal`: `[5432, 6379]`",
+    ),
+    key(
+        "freeze_on_leak",
+        "SANDBOX_MCP_FREEZE_ON_LEAK",
+        "`false`",
+        "stop every process of a sandbox that sends the placeholder of a secret to where it does not belong",
     ),
     key(
         "log",

@@ -5,8 +5,10 @@
 mod ask;
 mod ceiling;
 mod keys;
+mod mirrors;
 mod paths;
 mod policies;
+mod secrets;
 mod settings;
 mod state;
 mod typed;
@@ -14,7 +16,9 @@ mod typed;
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key, markdown};
+pub use mirrors::Mirrors;
 pub use paths::config_file;
+pub use secrets::{SecretSetting, SecretSource, ServiceSetting};
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;
 pub use typed::{Flags, Source, Typed};
@@ -50,6 +54,16 @@ pub enum ConfigError {
         value: String,
         /// What it may be.
         expected: String,
+    },
+    /// A table of the file cannot be followed.
+    #[error("{source_}: `[{key}]`: {why}")]
+    BadTable {
+        /// Where it was said.
+        source_: Source,
+        /// The table.
+        key: &'static str,
+        /// What is wrong with it.
+        why: String,
     },
     /// No policy has this name.
     #[error("there is no policy `{name}`{hint}. Policies: {known}", hint = did_you_mean(&nearest.as_deref()))]

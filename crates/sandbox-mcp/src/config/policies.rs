@@ -22,6 +22,8 @@ use crate::commands::{Rules, Verdict};
 const LONGEST: u64 = 64 << 10;
 /// What runs outside a sandbox; see docs/policy.md.
 const OUTSIDE: &str = "builtin";
+/// The preset that reaches the ports of this machine that the operator names.
+const DEVELOPMENT: &str = "development";
 /// How a policy's file ends.
 const ENDING: &str = "toml";
 
@@ -86,7 +88,10 @@ impl Settings {
     }
 
     fn unbounded(&self, name: &str) -> Result<Policy, ConfigError> {
-        if let Some(policy) = Policy::preset(name) {
+        if let Some(mut policy) = Policy::preset(name) {
+            if name == DEVELOPMENT {
+                policy.host_ports.extend(&self.development_ports);
+            }
             return Ok(policy);
         }
         match &self.policy_folder {
@@ -142,6 +147,7 @@ fn load(file: &Path) -> Result<Policy, ConfigError> {
     let written: WrittenPolicy = toml::from_str(&text).map_err(|error| refuse(in_words(&error, &text)))?;
     let policy = written.meaning(name).map_err(|error| refuse(error.to_string()))?;
     check_examples(&policy, &written.examples).map_err(refuse)?;
+    sandbox_egress::Rules::of_policy(&policy, &[]).map_err(|error| refuse(error.to_string()))?;
     Ok(policy)
 }
 
@@ -238,6 +244,7 @@ mod tests {
             ("rule.toml", "[commands]\ndeny = [\"/usr/bin/x\"]\n"),
             ("strict.toml", "[examples]\nallowed = [\"sudo id\"]\n"),
             ("loose.toml", "[examples]\ndenied = [\"sudo id\", \"ls\"]\n"),
+            ("way.toml", "[[network_rules]]\nallow = [\"a b\"]\n"),
         ];
         let (_folder, settings) = settings(&files, "");
         let settings = settings.unwrap();
@@ -248,6 +255,7 @@ mod tests {
             ("rule", "/usr/bin/x"),
             ("strict", "`sudo id` should be allowed"),
             ("loose", "`ls` should be denied"),
+            ("way", "`a b`"),
         ];
         for (name, says) in wrong {
             let refused = settings.policy(name).unwrap_err().to_string();

@@ -1,12 +1,19 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use sandbox_core::{Bytes, Control, Image, Policy};
+use sandbox_egress::Trust;
 use serde::{Deserialize, de::IntoDeserializer};
+use url::Url;
 
 use super::{
-    Ask, ConfigError, Source, ceiling, paths,
+    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
     typed::{Said, Typed},
 };
 
@@ -45,6 +52,19 @@ pub struct Settings {
     pub ask: Ask,
     /// How long a question waits for its answer.
     pub answer: Duration,
+    /// Ports of this machine that the preset `development` reaches.
+    pub development_ports: BTreeSet<u16>,
+    /// Places for packages that were named.
+    package_mirrors: Vec<Url>,
+    /// Those, and what package managers know, once somebody asked.
+    mirrors: Arc<OnceLock<Mirrors>>,
+    /// Secrets that stay outside.
+    pub secrets: Vec<SecretSetting>,
+    /// Services that are reached with them.
+    pub services: Vec<ServiceSetting>,
+    /// Stop a sandbox that sends a placeholder to where it does not belong.
+    pub freeze_on_leak: bool,
+    trust: Arc<OnceLock<Trust>>,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -67,6 +87,7 @@ impl Settings {
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
+        let secrets = typed.secrets()?;
         let mut settings = Self {
             state,
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
@@ -87,6 +108,15 @@ impl Settings {
                 .take("answer_seconds", "a number of seconds from 1 to 3600", timeout)?
                 .unwrap_or(Duration::from_secs(60))
                 .min(Duration::from_secs(3600)),
+            development_ports: typed.take("development_ports", "a list of ports", ports)?.unwrap_or_default(),
+            package_mirrors: typed
+                .take("package_mirrors", "a list of addresses, such as https://pypi.example.com/simple", addresses)?
+                .unwrap_or_default(),
+            mirrors: Arc::default(),
+            services: typed.services(&secrets)?,
+            secrets,
+            freeze_on_leak: typed.take("freeze_on_leak", "true or false", truth)?.unwrap_or(false),
+            trust: Arc::default(),
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
                 .unwrap_or_else(|| "warn".to_owned()),
@@ -108,6 +138,16 @@ impl Settings {
             ceiling::image_folder(folder, &settings.state)?;
         }
         Ok(settings)
+    }
+
+    /// Who is believed to be who it says, by this machine. Read when the first sandbox has a secret.
+    pub fn trust(&self) -> Trust {
+        self.trust.get_or_init(Trust::of_this_machine).clone()
+    }
+
+    /// The user's own places for packages.
+    pub fn mirrors(&self) -> &Mirrors {
+        self.mirrors.get_or_init(|| Mirrors::find(&self.package_mirrors))
     }
 }
 
@@ -136,6 +176,25 @@ impl Typed {
     /// Where a setting was said.
     fn source(&self, key: &str) -> Option<Source> {
         self.0.get(key).map(|said| said.source.clone())
+    }
+
+    fn secrets(&mut self) -> Result<Vec<SecretSetting>, ConfigError> {
+        let Some(Said { source, value }) = self.0.remove("secrets") else { return Ok(Vec::new()) };
+        let file = match &source {
+            Source::File(file) => Some(file.as_path()),
+            _ => None,
+        };
+        secrets::read_secrets(&value, file).map_err(|why| ConfigError::BadTable {
+            source_: source,
+            key: "secrets",
+            why,
+        })
+    }
+
+    fn services(&mut self, secrets: &[SecretSetting]) -> Result<Vec<ServiceSetting>, ConfigError> {
+        let Some(Said { source, value }) = self.0.remove("services") else { return Ok(Vec::new()) };
+        let read = secrets::read_services(&value, secrets);
+        read.map_err(|why| ConfigError::BadTable { source_: source, key: "services", why })
     }
 
     fn take<T>(
@@ -206,6 +265,19 @@ fn size(said: &toml::Value) -> Option<Bytes> {
         toml::Value::Integer(number) => u64::try_from(*number).ok().map(Bytes),
         toml::Value::String(text) => text.parse().ok(),
         _ => None,
+    }
+}
+
+fn addresses(said: &toml::Value) -> Option<Vec<Url>> {
+    names(said)?.iter().map(|text| mirrors::address(text)).collect()
+}
+
+fn ports(said: &toml::Value) -> Option<BTreeSet<u16>> {
+    let port = |said: &toml::Value| number(said).filter(|port| port.fract() == 0.0 && (1.0..=65535.0).contains(port));
+    match said {
+        toml::Value::Array(items) => items.iter().map(|item| port(item).map(|port| port as u16)).collect(),
+        toml::Value::String(_) => names(said)?.iter().map(|text| text.parse().ok()).collect(),
+        one => port(one).map(|port| [port as u16].into()),
     }
 }
 

@@ -13,6 +13,9 @@ use super::{
     nearest,
 };
 
+/// Tables of the file; see docs/secrets.md.
+const TABLES: [&str; 2] = ["secrets", "services"];
+
 /// Where something was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -63,6 +66,10 @@ impl Typed {
         })?;
         for (name, value) in table {
             let source = Source::File(file.to_owned());
+            if let Some(table) = TABLES.into_iter().find(|table| *table == name) {
+                self.0.insert(table, Said { source, value });
+                continue;
+            }
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
                 return Err(unknown(source, &name, KEYS.each_ref().map(|key| key.name)));
             };

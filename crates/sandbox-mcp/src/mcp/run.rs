@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{
-    Control, JobId,
+    Control, JobId, Reason,
     exec::{Ending, Exec, Exit, Job, Stdin},
 };
 use sandbox_executor::{
@@ -26,6 +26,7 @@ use crate::sandboxes::{
     SandboxesError, Session, State,
     access::{self, Refused},
     check_env, patience,
+    way_out::WayOut,
 };
 
 /// Starts a command and answers with its end, or with how it stands when the patience is over.
@@ -153,14 +154,22 @@ fn not_run(session: &Session, denials: &[sandbox_core::Denial]) -> Answer {
 
 /// What refused or ended it: what is known, else what can be guessed from its output.
 fn denials(session: &Session, exit: Option<(Exit, Duration)>, ending: &Ending, stderr: &str) -> Vec<Denial> {
+    let refused = session.way_out().map(WayOut::take_refused).unwrap_or_default();
+    let unreached = !refused.is_empty();
+    let mut denials: Vec<Denial> = refused.iter().map(Denial::from).collect();
     match exit {
-        Some((Exit::Limit(control), elapsed)) => vec![Denial::from(&session.ended_by(control, elapsed, ending))],
+        Some((Exit::Limit(control), elapsed)) => {
+            denials.insert(0, Denial::from(&session.ended_by(control, elapsed, ending)));
+        }
         // Programs abort where an allocation fails.
         Some((Exit::Code(1..) | Exit::Signal(ABORTED), _)) => {
-            access::hints(stderr, &session.facts().spec.policy).iter().map(Denial::from).collect()
+            let hints = access::hints(stderr, &session.facts().spec.policy);
+            let new = hints.iter().filter(|hint| !(unreached && hint.0.reason == Reason::Network));
+            denials.extend(new.map(Denial::from));
         }
-        _ => Vec::new(),
+        _ => {}
     }
+    denials
 }
 
 /// SIGABRT.
@@ -197,8 +206,8 @@ async fn report(
     }
     let outcome = Outcome::of(exit.map(|(exit, _)| exit));
     notes.extend(ending.refused(&session.facts().spec.policy.limits));
-    let denials = denials(session, exit, &ending, &rendered.stderr);
     let elapsed = exit.map(|(_, elapsed)| elapsed).or(known.map(|job| job.elapsed)).unwrap_or_default();
+    let denials = denials(session, exit, &ending, &rendered.stderr);
     Ok(Answer::of(&Ran {
         session_id: session.id().to_string(),
         job_id: Some(job.to_string()),

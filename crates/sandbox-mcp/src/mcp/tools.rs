@@ -13,8 +13,9 @@ pub const INSTRUCTIONS: &str = "Isolated Linux sandboxes for running commands an
 session_id that every other tool takes; a sandbox idle for 30 minutes (unless the operator set another time) is removed \
 with its files, and an unknown session_id is an error, never a new sandbox. Put files in with write_files, run shell \
 commands with run_command, take results out with get_files; /workspace is the working folder, HOME and /tmp are writable \
-too. Sandboxes have no network yet, whatever their policy says: nothing can be downloaded, so bring what is needed with \
-write_files. pip install and npm i -g work without root for packages that were brought in. A command that does not end \
+too. What a sandbox can reach is its policy's to say (the default: public web sites and package registries, on ports 80 \
+and 443; never this machine or private networks); request_access asks for more. pip install and npm i -g work without \
+root. A command that does not end \
 in time answers status \"running\" with a job_id: go on with get_output. What the policy refuses comes back as denials, \
 each with how_to_ask. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
 commands yourself.";
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn models_are_told_what_there_is_not_yet() {
-        assert!(INSTRUCTIONS.contains("no network yet") && INSTRUCTIONS.contains("only a mock agent"));
+        assert!(INSTRUCTIONS.contains("never this machine") && INSTRUCTIONS.contains("only a mock agent"));
         let task = TOOLS.iter().find(|tool| tool.name == "execute_task").unwrap();
         assert!(task.description.as_ref().unwrap().contains("does not do the task"));
         for tool in TOOLS.iter() {

@@ -5,6 +5,9 @@ use std::{
     time::Duration,
 };
 
+use sandbox_executor::protocol::Target;
+use tokio::sync::Notify;
+
 use super::{Inner, Sandboxes, SandboxesError, Session, What, folders};
 
 /// Between the end of a sandbox that another server removes, and the end of its folder.
@@ -29,6 +32,28 @@ pub(super) fn watch_end(sandboxes: &Sandboxes, session: &Arc<Session>) {
     });
     *session.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher.abort_handle());
 }
+
+/// Stops every process of a sandbox, and ends its connections, when it has sent what it may not.
+pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: Arc<Notify>) {
+    let session = Arc::downgrade(session);
+    tokio::spawn(async move {
+        leaked.notified().await;
+        let Some(session) = session.upgrade() else { return };
+        if let Some(way_out) = session.way_out() {
+            way_out.shut();
+        }
+        // Twice: what was just being started was not there yet.
+        for _ in 0..2 {
+            if let Ok(client) = session.client().await {
+                let _ = client.signal(Target::All, STOP).await;
+            }
+        }
+        session.record(What::Frozen { why: "it sent the placeholder of a secret to where it does not belong".into() });
+    });
+}
+
+/// SIGSTOP, which nobody can ignore.
+const STOP: i32 = 19;
 
 /// Ends sandboxes that nobody has used for as long as the operator allows. Persistent ones never.
 pub(super) fn clean_up_when_idle(sandboxes: &Sandboxes) {

@@ -69,6 +69,29 @@ pub enum What {
         /// The job that it ended, if it ended one.
         job: Option<JobId>,
     },
+    /// Something inside connected to somewhere, or was kept from it.
+    Connection {
+        /// The host, by its name where that is known, and the port.
+        target: String,
+        /// The address that was dialled.
+        #[serde(default)]
+        address: Option<String>,
+        /// The rule that decided.
+        #[serde(default)]
+        rule: Option<String>,
+        /// `allowed`, or the code of the reason.
+        verdict: String,
+        /// Whether the policy refused it.
+        #[serde(default)]
+        refused: bool,
+        /// Bytes that went out.
+        sent: u64,
+        /// Bytes that came in.
+        received: u64,
+        /// From the wish to the end.
+        #[serde(with = "seconds", rename = "duration_seconds")]
+        elapsed: Duration,
+    },
     /// A person was asked for more than the policy gives.
     Asked {
         /// `command` or `limit`.
@@ -116,6 +139,11 @@ pub enum What {
         /// After how long.
         #[serde(with = "seconds", rename = "duration_seconds", alias = "elapsed")]
         elapsed: Duration,
+    },
+    /// All its processes were stopped.
+    Frozen {
+        /// Why.
+        why: String,
     },
     /// The sandbox ended by itself, or a limit ended it. Its files are kept until clean-up.
     Ended {

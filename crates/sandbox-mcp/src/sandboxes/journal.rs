@@ -59,8 +59,10 @@ impl Journal {
 
     /// Something happened. Waits for nobody.
     pub fn record(&self, id: &SessionId, owner: &UserId, what: What) {
-        if let What::Denied { denial, .. } = &what {
-            self.denials.count(denial.reason);
+        match &what {
+            What::Denied { denial, .. } => self.denials.count(denial.reason),
+            What::Connection { refused: true, .. } => self.denials.count(Reason::Network),
+            _ => {}
         }
         let event = Event::now(id, owner, what);
         if self.listeners.receiver_count() > 0 {

@@ -19,8 +19,10 @@ mod pending;
 mod quota;
 mod recovery;
 mod remains;
+pub mod secrets;
 mod session;
 mod status;
+pub mod way_out;
 
 use std::{
     collections::HashMap,
@@ -69,6 +71,7 @@ struct Inner {
     folders: Folders,
     quota: Quota,
     journal: Journal,
+    outside: way_out::Outside,
     /// How often all of them together may ask.
     pace: Arc<access::Pace>,
     /// Those that this server looks after.
@@ -101,7 +104,11 @@ impl Sandboxes {
         }
         let sandboxes = Self(Arc::new(inner));
         for sandbox in alive {
-            sandboxes.look_after(sandbox).record(What::Adopted);
+            let session = sandboxes.look_after(sandbox);
+            session.record(What::Adopted);
+            if let Err(error) = sandboxes.reopen_way_out(&session).await {
+                tracing::warn!("{} has no network any longer: {error}", session.id());
+            }
         }
         care::clean_up_when_idle(&sandboxes);
         Ok(sandboxes)
@@ -244,11 +251,20 @@ impl Sandboxes {
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
         // On standard streams and at the terminal all labels are one user of this machine: they count together.
         let room = inner.quota.reserve(None, &id)?;
-        let NewSandbox { image, mut policy, lifetime, env } = new;
+        let NewSandbox { image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
-        let spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
+        let mut spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        let prepared = secrets::prepare(&inner.settings, &spec).await?;
+        prepared.tell(&mut spec.env, &inner.settings);
+        // What cannot be followed is refused before anything is made.
+        way_out::rules(&spec.policy, &inner.settings)?;
         let session = self.look_after(backend.create(&spec).await?);
         drop(room);
+        if let Err(error) = self.open_way_out(&session, prepared).await {
+            self.end(&session, "its way out could not be opened").await?;
+            return Err(error);
+        }
         let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
         session.record(What::Created { image, policy, took: began.elapsed() });
         if inner.closing.load(Ordering::Acquire) && !spec.persistent {
@@ -266,6 +282,26 @@ impl Sandboxes {
         drop(ours);
         care::watch_end(self, &session);
         session
+    }
+
+    async fn reopen_way_out(&self, session: &Arc<Session>) -> Result<(), SandboxesError> {
+        let prepared = secrets::prepare(&self.0.settings, &session.facts().spec).await?;
+        self.open_way_out(session, prepared).await
+    }
+
+    async fn open_way_out(&self, session: &Arc<Session>, prepared: secrets::Prepared) -> Result<(), SandboxesError> {
+        let inner = &self.0;
+        let secrets = prepared.secrets.clone();
+        let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal, secrets).await?;
+        let Some(way_out) = opened else { return Ok(()) };
+        let _ = session.way_out.set(Arc::new(way_out));
+        if prepared.secrets.authority().is_some() {
+            prepared.place_certificates(&session.client().await?).await?;
+        }
+        if inner.settings.freeze_on_leak {
+            care::freeze_when_told(session, prepared.leaked);
+        }
+        Ok(())
     }
 
     fn reach(&self, id: &SessionId) -> Result<Arc<Session>, SandboxesError> {
@@ -295,6 +331,10 @@ impl Sandboxes {
     /// Removes a sandbox; it stays known until that has worked.
     async fn end(&self, session: &Arc<Session>, why: &str) -> Result<(), SandboxesError> {
         session.let_go();
+        // Its doors are given up before its network can be anybody else's.
+        if let Some(way_out) = session.way_out.get() {
+            way_out.close().await;
+        }
         session.sandbox().destroy().await?;
         // A backend removes the folders of its own sandboxes; those of other servers are ours to remove.
         remains::discard(session.folder())
@@ -335,6 +375,7 @@ impl Inner {
             folders: Folders::of(state),
             quota,
             journal: Journal::new(history),
+            outside: way_out::Outside::default(),
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),

@@ -1,9 +1,9 @@
 //! What is left of a sandbox that has ended without its server: facts and files, nothing that runs.
 
-use std::path::Path;
+use std::{os::fd::OwnedFd, path::Path};
 
 use async_trait::async_trait;
-use sandbox_core::{Channel, Error, Facts, Result, Sandbox, Usage};
+use sandbox_core::{Channel, Door, Error, Facts, Result, Sandbox, Usage};
 
 /// A sandbox that has ended. Its folder is removed by whoever removes it.
 pub(super) struct Remains {
@@ -29,6 +29,10 @@ impl Sandbox for Remains {
 
     async fn usage(&self) -> Result<Usage> {
         Ok(Usage::default())
+    }
+
+    async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>> {
+        Ok(Vec::new())
     }
 
     async fn ended(&self) -> String {

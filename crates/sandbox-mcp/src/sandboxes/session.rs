@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -18,10 +18,11 @@ use tokio::task::AbortHandle;
 
 use super::{
     Allowed, Changes, Client, ClientError, Following, Journal, SandboxesError, Snapshot, State, Status, Summary, What,
-    access::{Access, ActiveGrant, Admitted, longest},
+    access::{Access, ActiveGrant, Admitted, Span, longest},
     folders,
     following::Watch,
     patience,
+    way_out::WayOut,
 };
 use crate::config::Settings;
 
@@ -63,13 +64,14 @@ pub struct Session {
     care: Care,
     settings: Arc<Settings>,
     journal: Journal,
-    pub(super) access: Access,
+    pub(super) access: Arc<Access>,
     client: Mutex<Option<Client>>,
     connecting: tokio::sync::Mutex<()>,
     /// Milliseconds since 1970.
     used: AtomicU64,
     ended: Mutex<Option<String>>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
+    pub(super) way_out: OnceLock<Arc<WayOut>>,
 }
 
 impl Session {
@@ -89,12 +91,13 @@ impl Session {
             care,
             settings,
             journal,
-            access,
+            access: Arc::new(access),
             client: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
             watcher: Mutex::new(None),
+            way_out: OnceLock::new(),
         }
     }
 
@@ -162,6 +165,24 @@ impl Session {
     /// What a person has granted to it, and holds now.
     pub fn grants(&self) -> Vec<ActiveGrant> {
         self.access.active()
+    }
+
+    /// Its way out, where it has one and this server looks after it.
+    pub fn way_out(&self) -> Option<&WayOut> {
+        self.way_out.get().map(|way_out| &**way_out)
+    }
+
+    /// What was granted holds for connections from now on, and no longer than it was granted.
+    pub(super) fn follow_grants(&self, span: Span) {
+        let Some(way_out) = self.way_out.get().cloned() else { return };
+        way_out.add_rules(self.access.network_rules());
+        if let Span::Minutes(minutes) = span {
+            let access = Arc::clone(&self.access);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(u64::from(minutes) * 60) + CLOCK_STEP).await;
+                way_out.add_rules(access.network_rules());
+            });
+        }
     }
 
     /// What the operator wants.
@@ -273,6 +294,9 @@ impl Session {
 
     pub(super) fn mark_ended(&self, why: &str) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        if let Some(way_out) = self.way_out.get() {
+            way_out.shut();
+        }
         self.drop_client();
     }
 

@@ -151,7 +151,7 @@ async fn what_cannot_be_given_is_refused_without_a_question() {
     let session = client.sandbox().await;
     for (kind, target, reason) in [
         ("network", "http://169.254.169.254/latest", "never_granted"),
-        ("network", "example.com:443", "network"),
+        ("network", "printer.local:80", "never_granted"),
         ("secret", "AWS_SECRET_ACCESS_KEY", "never_granted"),
         ("limit", "memory=64GiB", "ceiling"),
         ("limit", "timeout=100000", "ceiling"),

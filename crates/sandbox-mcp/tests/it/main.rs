@@ -24,6 +24,7 @@ mod jobs;
 mod lifetime;
 mod limits;
 mod neighbours;
+mod network;
 mod protocol;
 mod real_client;
 mod terminal;

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sandbox_egress::Rule;
 use serde::Serialize;
 
 use super::{Question, Span, Wish};
@@ -37,7 +38,7 @@ struct Grant {
 /// A grant as it is told.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ActiveGrant {
-    /// `command` or `limit`.
+    /// `command`, `limit` or `network`.
     pub kind: &'static str,
     /// What was asked for.
     pub target: String,
@@ -90,7 +91,7 @@ impl Grants {
         self.with(|grants| {
             let time = |grant: &Grant| match grant.wish {
                 Wish::RunTime(time) => Some(time),
-                Wish::Command { .. } => None,
+                Wish::Command { .. } | Wish::Network(_) => None,
             };
             grants.iter().filter_map(time).max()
         })
@@ -104,6 +105,17 @@ impl Grants {
                 grants.retain(|grant| !gives(grant));
             }
         });
+    }
+
+    /// What may be reached beyond the policy.
+    pub fn network_rules(&self) -> Vec<Rule> {
+        self.with(|grants| {
+            let rule = |grant: &Grant| match &grant.wish {
+                Wish::Network(wanted) => Some(wanted.rule(&grant.by)),
+                Wish::Command { .. } | Wish::RunTime(_) => None,
+            };
+            grants.iter().filter_map(rule).collect()
+        })
     }
 
     /// Those that hold now.
@@ -133,6 +145,7 @@ impl Grant {
             lifts: match &self.wish {
                 Wish::Command { rules } => rules.clone(),
                 Wish::RunTime(time) => vec![format!("timeout={}", time.as_secs())],
+                Wish::Network(wanted) => vec![wanted.to_string()],
             },
             granted_for: self.span.to_string(),
             expires_in_seconds: self.until.map(|until| until.saturating_duration_since(Instant::now()).as_secs()),

@@ -6,7 +6,7 @@
 
 use sandbox_core::{
     Denial, Policy, Reason,
-    policy::{Network, Root, User},
+    policy::{Root, User},
 };
 
 use super::limits;
@@ -120,20 +120,22 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
             "packages of the system".to_owned(),
             format!("privileges.user = {}", policy.privileges.user),
             "only root inside installs packages of the system, and this policy gives none".to_owned(),
-            "Bring a .deb with write_files and install it in a new sandbox with policy yolo-4 or build (apt-get install \
-             ./x.deb); sandboxes have no network yet, so nothing can be downloaded"
+            "Use pip or npm, which install into HOME, or install it in a new sandbox with policy yolo-4 or build, where \
+             commands are root inside"
                 .to_owned(),
         ),
         Wall::Network => (
             Reason::Network,
             named,
             format!("network = {}", policy.network),
-            if policy.network == Network::None {
-                "the policy gives no network, and no other policy would: sandboxes have none in this release".to_owned()
+            if policy.reaches_something() {
+                "the policy does not let this be reached, or it does not exist".to_owned()
             } else {
-                "sandboxes have no network in this release, whatever the policy allows".to_owned()
+                "the policy gives no network".to_owned()
             },
-            "Bring what is needed with write_files; nothing can be downloaded from here".to_owned(),
+            "Bring what is needed with write_files, ask for the host with request_access (kind network), or use a policy \
+             that reaches it"
+                .to_owned(),
         ),
         Wall::Space => no_space(path.as_deref(), policy),
         Wall::Processes => {
@@ -321,7 +323,7 @@ mod tests {
         let memory = told("MemoryError").message;
         assert!(memory.starts_with("probably") && memory.contains("limit of 4 GiB leaves"), "{memory}");
         let network = told("curl: (6) Could not resolve host: x");
-        assert!(network.message.contains("sandboxes have no network in this release"), "{network:?}");
+        assert!(network.message.contains("does not let this be reached"), "{network:?}");
         let root = Policy::preset("yolo-4").unwrap();
         assert_eq!(read("E: Unable to acquire the dpkg frontend lock, are you root?", &root), []);
         assert_eq!(read("E: Unable to locate package jq", &root).len(), 1);

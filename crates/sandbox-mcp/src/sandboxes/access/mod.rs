@@ -6,6 +6,7 @@
 
 mod grants;
 mod hints;
+mod hosts;
 mod judge;
 mod limits;
 mod person;
@@ -34,6 +35,9 @@ use request::Plan;
 use super::{Allowed, Session, What};
 use crate::config::{Ask, Settings};
 
+/// For how long something may be reached that was asked for once.
+const A_WHILE: Span = Span::Minutes(10);
+
 /// What one sandbox was granted, and how often it has asked.
 pub(super) struct Access {
     grants: Grants,
@@ -55,6 +59,11 @@ impl Access {
     /// What is granted now.
     pub fn active(&self) -> Vec<ActiveGrant> {
         self.grants.active()
+    }
+
+    /// What may be reached beyond the policy.
+    pub fn network_rules(&self) -> Vec<sandbox_egress::Rule> {
+        self.grants.network_rules()
     }
 
     /// The longest time that was granted to commands.
@@ -131,10 +140,26 @@ impl Session {
             Plan::Ask(wish) => wish,
         };
         let AccessRequest { target, reason, span, .. } = request;
-        let question = self.question(wish, target, reason, span);
+        let about_network = matches!(wish, Wish::Network(_));
+        if about_network && self.way_out().is_none() {
+            let message = "another server looks after this sandbox, or its network is gone".to_owned();
+            let denial = self.question(wish, target, reason, span).refusal(
+                Reason::NeedsNewSandbox,
+                message,
+                "Ask through the server that made it, or create a new sandbox",
+            );
+            return Err(self.refuse(vec![denial]));
+        }
+        // Which command a connection belongs to cannot be told, so nothing is given for one command.
+        let bounded = |span: Span| if about_network && span == Span::Once { A_WHILE } else { span };
+        let question = self.question(wish, target, reason, bounded(span));
         match self.ask(&question, person).await {
             Asked::Granted(span) => {
+                let span = bounded(span);
                 self.access.grants.add(&question, span, &person.name());
+                if about_network {
+                    self.follow_grants(span);
+                }
                 Ok(Given { span: Some(span), message: format!("{} said yes", person.name()) })
             }
             Asked::Refused(denial) => Err(self.refuse(vec![*denial])),

@@ -9,6 +9,8 @@ use std::{fmt, time::Duration};
 use sandbox_core::{Denial, SessionId};
 use serde::{Deserialize, Serialize};
 
+use super::hosts::Wanted;
+
 /// How much of a target is shown from its beginning and its end.
 const TARGET: (usize, usize) = (240, 60);
 /// How much of the agent's reason is shown.
@@ -43,6 +45,8 @@ pub enum Wish {
     },
     /// Commands may run this long.
     RunTime(Duration),
+    /// This may be reached.
+    Network(Wanted),
 }
 
 /// For how long something is given.
@@ -83,6 +87,7 @@ impl Wish {
         match self {
             Self::Command { .. } => "command",
             Self::RunTime(_) => "limit",
+            Self::Network(_) => "network",
         }
     }
 }
@@ -115,6 +120,10 @@ impl Question {
             Wish::RunTime(time) => {
                 lines.push(format!("It wants commands to run for up to {} seconds ({target})", time.as_secs()));
             }
+            Wish::Network(wanted) => {
+                lines.push(format!("It wants to connect to {}", shown(&wanted.to_string(), TARGET)));
+                lines.push("Whatever it knows could be sent there".to_owned());
+            }
         }
         if let Some(reason) = &self.reason {
             lines.push(format!("The agent's own words, which nobody has checked: “{}”", shown(reason, REASON)));
@@ -135,6 +144,7 @@ impl Question {
         let rule = match &self.wish {
             Wish::Command { rules } => rules.join(", "),
             Wish::RunTime(_) => "limits.run".to_owned(),
+            Wish::Network(_) => "network".to_owned(),
         };
         let (target, level) = (shown(&self.target, TARGET), self.policy.clone());
         Denial { reason, target, rule, level, message, how_to_ask: how_to_ask.to_owned() }

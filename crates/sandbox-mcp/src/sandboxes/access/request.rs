@@ -3,17 +3,19 @@
 //! Only what can change while a sandbox lives is ever asked about. Nothing passes the operator's ceiling; private
 //! addresses and secrets are not to be had by asking.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use sandbox_core::{Bytes, Control, Denial, Policy, Reason, exec::Exec, policy::Root};
 
 use super::{
     Span, Wish,
     grants::Grants,
+    hosts::Wanted,
     judge::{self, Liftable},
     limits,
 };
-use crate::config::Settings;
+use crate::{config::Settings, sandboxes::way_out::rules};
+use sandbox_egress::Rules;
 
 /// Something that is asked for in advance.
 #[derive(Clone, Debug)]
@@ -59,7 +61,7 @@ pub fn plan(request: &AccessRequest, policy: &Policy, settings: &Settings, grant
     match request.kind {
         AccessKind::Command => asked.command(grants),
         AccessKind::Limit => asked.limit(grants),
-        AccessKind::Network => asked.network(),
+        AccessKind::Network => asked.network(grants),
         AccessKind::Filesystem => asked.at_creation(
             "filesystem",
             "which places may be written is fixed when a sandbox is made",
@@ -215,60 +217,39 @@ impl Asked<'_> {
         Plan::Ask(Wish::RunTime(asked))
     }
 
-    fn network(&self) -> Plan {
-        if is_private(self.target) {
+    fn network(&self, grants: &Grants) -> Plan {
+        let Some(wanted) = Wanted::read(self.target) else {
+            let target = super::question::shown(self.target, (60, 0));
+            return Plan::Unclear(format!(
+                "`{target}` names no host. Name one, with its port unless it is a web server: example.com, example.com:8080"
+            ));
+        };
+        if wanted.is_private() {
             let message = "addresses of this machine and of private networks are never given by asking".to_owned();
             let instead = "Use a public address where the policy allows one, or bring the data with write_files";
             return self.refuse(Reason::NeverGranted, "private addresses", message, instead.to_owned());
         }
-        let message = "this release has no network yet, whatever the policy allows".to_owned();
-        let instead = "Bring what is needed with write_files";
-        self.refuse(Reason::Network, &format!("network = {}", self.policy.network), message, instead.to_owned())
+        let allows = |policy: &Policy| rules(policy, self.settings).is_ok_and(|rules| wanted.is_allowed(&rules));
+        if allows(self.policy) || wanted.is_allowed(&Rules(grants.network_rules())) {
+            return Plan::Already(format!("{wanted} may be reached: just connect"));
+        }
+        let rule = format!("network = {}", self.policy.network);
+        if self.settings.ceiling.as_ref().is_some_and(|ceiling| !allows(ceiling)) {
+            let message = "the operator's ceiling lets no sandbox reach it".to_owned();
+            let instead = "Bring what is needed with write_files".to_owned();
+            return self.refuse(Reason::Ceiling, &rule, message, instead);
+        }
+        if !self.policy.reaches_something() {
+            let message = "a sandbox without a network has none from its beginning";
+            return self.at_creation(&rule, message, "Bring what is needed with write_files", allows);
+        }
+        Plan::Ask(Wish::Network(wanted))
     }
 
     fn at_creation(&self, rule: &str, message: &str, instead: &str, gives: impl Fn(&Policy) -> bool) -> Plan {
         let more = policy_giving(self.settings, self.policy, gives);
         let how_to_ask = format!("{instead}, or {}", limits::newer(more.as_deref()));
         self.refuse(Reason::NeedsNewSandbox, rule, message.to_owned(), how_to_ask)
-    }
-}
-
-/// Whether a host, an address or a URL leads to this machine or a private network. What cannot be told is public: no
-/// network is given either way.
-fn is_private(target: &str) -> bool {
-    let rest = target.split_once("://").map_or(target, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    let host = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-        Some((inside, _)) => inside,
-        None if host.matches(':').count() == 1 => host.split(':').next().unwrap_or_default(),
-        None => host,
-    };
-    let host = host.trim().trim_end_matches('.').to_ascii_lowercase();
-    match host.parse::<IpAddr>() {
-        Ok(IpAddr::V4(address)) => {
-            let [first, second, ..] = address.octets();
-            address.is_private()
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_unspecified()
-                || address.is_broadcast()
-                || address.is_multicast()
-                || (first == 100 && (64..128).contains(&second))
-        }
-        Ok(IpAddr::V6(address)) => {
-            let mapped = address.to_ipv4().is_some_and(|mapped| is_private(&mapped.to_string()));
-            mapped
-                || address.is_loopback()
-                || address.is_unspecified()
-                || address.is_unique_local()
-                || address.is_unicast_link_local()
-                || address.is_multicast()
-        }
-        Err(_) => {
-            let ends = [".localhost", ".local", ".internal", ".lan", ".home.arpa"];
-            !host.contains('.') || ends.iter().any(|end| host.ends_with(end))
-        }
     }
 }
 
@@ -360,7 +341,6 @@ mod tests {
             "10.1.2.3",
             "192.168.1.1:22",
             "[::1]:80",
-            "http://user@10.0.0.1/x",
             "100.64.0.1",
             "::ffff:127.0.0.1",
             "printer",
@@ -370,8 +350,25 @@ mod tests {
         ] {
             assert_eq!(refused("yolo-3", AccessKind::Network, target).reason, Reason::NeverGranted, "{target}");
         }
-        let public = refused("yolo-3", AccessKind::Network, "https://example.com/x");
-        assert!(public.reason == Reason::Network && public.message.contains("no network yet"), "{public:?}");
+        assert!(matches!(planned("yolo-3", AccessKind::Network, "http://user@10.0.0.1/x"), Plan::Unclear(_)));
         assert_eq!(refused("yolo-3", AccessKind::Secret, "API_KEY").reason, Reason::NeverGranted);
+    }
+    #[test]
+    fn what_is_public_can_be_asked_for_where_there_is_a_network() {
+        assert!(matches!(planned("yolo-3", AccessKind::Network, "https://example.com/x"), Plan::Already(_)));
+        assert!(matches!(planned("yolo-3", AccessKind::Network, "example.com:22"), Plan::Ask(Wish::Network(_))));
+        assert!(matches!(planned("yolo-2", AccessKind::Network, "pypi.org"), Plan::Ask(Wish::Network(_))));
+        let sealed = refused("yolo-1", AccessKind::Network, "example.com");
+        assert!(sealed.reason == Reason::NeedsNewSandbox && sealed.how_to_ask.contains("yolo-2"), "{sealed:?}");
+        let settings = settings("ceiling = \"yolo-2\"");
+        let request = |target: &str| AccessRequest {
+            kind: AccessKind::Network,
+            target: target.into(),
+            reason: None,
+            span: Span::Once,
+        };
+        let policy = settings.policy("yolo-2").unwrap();
+        let planned = plan(&request("pypi.org"), &policy, &settings, &Grants::default());
+        assert!(matches!(planned, Plan::Refuse(denial) if denial.reason == Reason::Ceiling));
     }
 }

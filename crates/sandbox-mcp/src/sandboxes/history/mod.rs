@@ -64,6 +64,8 @@ pub struct Query {
     pub session: Option<SessionId>,
     /// Those after this number, oldest first; without it the newest.
     pub after: Option<i64>,
+    /// Of this kind only.
+    pub kind: Option<&'static str>,
     /// At most so many.
     pub limit: u32,
 }
@@ -198,7 +200,8 @@ mod tests {
         let (ann, bob): (UserId, UserId) = ("ann".parse().unwrap(), "bob".parse().unwrap());
         let (first, second) = (SessionId::random(&ann).unwrap(), SessionId::random(&ann).unwrap());
         let history = History::new(state.path());
-        let query = |owner: &UserId, after| Query { owner: Some(owner.clone()), session: None, after, limit: 10 };
+        let query =
+            |owner: &UserId, after| Query { owner: Some(owner.clone()), session: None, after, kind: None, limit: 10 };
         assert_eq!(history.events(query(&ann, None)).await.unwrap(), []);
         history.record(removed(&first, &ann));
         history.record(removed(&second, &ann));
@@ -220,7 +223,7 @@ mod tests {
             servers.iter().for_each(|server| server.record(removed(&id, &ann)));
         }
         servers.iter().for_each(History::flush);
-        let query = Query { owner: Some(ann), session: Some(id), after: Some(0), limit: 1000 };
+        let query = Query { owner: Some(ann), session: Some(id), after: Some(0), kind: None, limit: 1000 };
         assert_eq!(servers[0].events(query).await.unwrap().len(), 200);
     }
 
@@ -234,7 +237,7 @@ mod tests {
         .unwrap();
         let history = History::new(state.path());
         history.record(removed(&SessionId::random(&UserId::local()).unwrap(), &UserId::local()));
-        let query = Query { owner: Some(UserId::local()), session: None, after: None, limit: 1 };
+        let query = Query { owner: Some(UserId::local()), session: None, after: None, kind: None, limit: 1 };
         let refused = history.events(query).await.unwrap_err().to_string();
         assert!(refused.contains("move it away"), "{refused}");
     }

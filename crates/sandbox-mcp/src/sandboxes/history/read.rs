@@ -10,14 +10,15 @@ pub(super) fn events(database: &Connection, query: &Query) -> rusqlite::Result<V
     let order = if query.after.is_some() { "ASC" } else { "DESC" };
     let sql = format!(
         "SELECT id, event FROM events WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR session = ?2) AND id > ?3
-         ORDER BY id {order} LIMIT ?4"
+         AND (?5 IS NULL OR kind = ?5) ORDER BY id {order} LIMIT ?4"
     );
     let session = query.session.as_ref().map(SessionId::as_str);
     let owner = query.owner.as_ref().map(UserId::as_str);
     let mut statement = database.prepare(&sql)?;
-    let rows = statement.query_map(params![owner, session, query.after.unwrap_or(0), query.limit], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
-    })?;
+    let rows = statement
+        .query_map(params![owner, session, query.after.unwrap_or(0), query.limit, query.kind], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+        })?;
     let mut events = Vec::new();
     for row in rows {
         let (id, json) = row?;

@@ -1,0 +1,111 @@
+//! A host that is asked for. Only what is public can be had: whoever asks is inside, or reads what is.
+
+use std::fmt;
+
+use sandbox_egress::{Decision, Effect, Host, Protocol, Reach, Rule, Rules, Target, reach};
+
+/// Where web servers listen, if nothing else is said.
+const WEB: [u16; 2] = [80, 443];
+/// Ends of names that are no public ones.
+const PRIVATE_ENDS: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp"];
+
+/// A host and ports of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    host: Host,
+    ports: Vec<u16>,
+}
+
+impl Wanted {
+    /// From `example.com`, `example.com:8080` or a URL.
+    pub fn read(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.trim().split_once("://").unwrap_or(("", text.trim()));
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        // An address of the sixth version is often written without brackets.
+        if let Ok(host @ Host::Address(_)) = authority.parse::<Host>() {
+            return Some(Self { host, ports: ports(scheme, None) });
+        }
+        let said = Target::from_authority(authority, None).ok();
+        let target = said.clone().or_else(|| Target::from_authority(authority, Some(WEB[1])).ok())?;
+        Some(Self { host: target.host, ports: ports(scheme, said.map(|target| target.port)) })
+    }
+
+    /// Whether it leads to this machine or into a private network, as far as that can be told from the words. Where a name
+    /// leads is looked at with each connection.
+    pub fn is_private(&self) -> bool {
+        match &self.host {
+            Host::Address(address) => reach(*address) != Reach::Public,
+            Host::Name(name) => {
+                let name = name.as_str();
+                let ends =
+                    |end: &&str| name.strip_suffix(*end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+                !name.contains('.') || PRIVATE_ENDS.iter().any(ends)
+            }
+        }
+    }
+
+    /// Whether these rules let all of it be reached.
+    pub fn is_allowed(&self, rules: &Rules) -> bool {
+        let target = |&port| Target::tcp(self.host.clone(), port);
+        self.ports.iter().map(target).all(|target| matches!(rules.decide(&target), Decision::Allowed { .. }))
+    }
+
+    /// The rule that lets it be reached.
+    pub fn rule(&self, by: &str) -> Rule {
+        Rule {
+            name: format!("granted by {by}"),
+            effect: Effect::Allow,
+            hosts: self.host.to_string().parse().into_iter().collect(),
+            ports: self.ports.iter().map(|&port| port..=port).collect(),
+            protocol: Protocol::Tcp,
+            within: Vec::new(),
+        }
+    }
+}
+
+fn ports(scheme: &str, said: Option<u16>) -> Vec<u16> {
+    match (said, scheme) {
+        (Some(port), _) => vec![port],
+        (None, "https" | "wss") => vec![443],
+        (None, "http" | "ws") => vec![80],
+        (None, "ssh") => vec![22],
+        (None, _) => WEB.to_vec(),
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
+        write!(f, "{} (port {})", self.host, ports.join(" and "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_in_the_forms_that_people_write() {
+        for (text, told) in [
+            ("example.com", "example.com (port 80 and 443)"),
+            ("https://Example.com/x?y", "example.com (port 443)"),
+            ("example.com:8080", "example.com (port 8080)"),
+            ("ssh://example.com", "example.com (port 22)"),
+            ("8.8.8.8:53", "8.8.8.8 (port 53)"),
+        ] {
+            assert_eq!(Wanted::read(text).map(|wanted| wanted.to_string()).as_deref(), Some(told), "{text}");
+        }
+        for text in ["", "http://user@example.com/", "a b", "example.com:0", "example.com:x", "*"] {
+            assert_eq!(Wanted::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_for_it_allows_it_and_nothing_else() {
+        let wanted = Wanted::read("example.com:8080").unwrap_or_else(|| panic!("a host"));
+        let rules = Rules(vec![wanted.rule("somebody")]);
+        assert!(wanted.is_allowed(&rules));
+        assert!(Wanted::read("example.com").is_some_and(|other| !other.is_allowed(&rules)));
+        assert!(Wanted::read("a.example.com:8080").is_some_and(|other| !other.is_allowed(&rules)));
+    }
+}

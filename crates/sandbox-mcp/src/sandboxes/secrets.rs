@@ -1,0 +1,161 @@
+//! Secrets of one sandbox, made ready: values are read, placeholders and addresses are put into its variables, and what
+//! programs inside have to trust is written where they look for it.
+
+use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
+
+use sandbox_core::{Policy, SandboxSpec};
+use sandbox_egress::{Secret, Secrets, Service, Value, Vault};
+use sandbox_executor::protocol::{NewFile, Path};
+use tokio::sync::Notify;
+
+use super::{Client, SandboxesError};
+use crate::config::{SecretSetting, SecretSource, Settings};
+
+/// Where the certificates are, inside.
+const CERTIFICATES: &str = "/home/sandbox/.sandbox-mcp/ca.pem";
+/// Variables that tell programs of certificates.
+const TRUSTING: [&str; 11] = [
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+    "CARGO_HTTP_CAINFO",
+    "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+    "BUNDLE_SSL_CA_CERT",
+];
+/// Where this machine keeps the certificates that it trusts.
+const BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+];
+/// A program that prints a secret may ask somebody.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How placeholders begin.
+const PLACEHOLDER: &str = "sbx_secret_";
+/// The proxy, inside.
+const PROXY: &str = "http://127.0.0.1:3128";
+
+/// The secrets of one sandbox.
+#[derive(Default)]
+pub(super) struct Prepared {
+    /// For its way out.
+    pub secrets: Secrets,
+    /// Told when a placeholder was on its way to where it does not belong.
+    pub leaked: Arc<Notify>,
+}
+
+/// Whether sandboxes with this policy have any.
+pub fn are_there(settings: &Settings, policy: &Policy) -> bool {
+    policy.reaches_something()
+        && (settings.secrets.iter().any(|secret| secret.is_for(policy))
+            || settings.services.iter().any(|service| service.is_for(policy)))
+}
+
+/// Reads values. A sandbox that has been there before holds its placeholders already, in its variables.
+pub(super) async fn prepare(settings: &Settings, spec: &SandboxSpec) -> Result<Prepared, SandboxesError> {
+    let policy = &spec.policy;
+    if !are_there(settings, policy) {
+        return Ok(Prepared::default());
+    }
+    let leaked = Arc::new(Notify::new());
+    let mut vault = Vault::new(settings.trust());
+    for secret in settings.secrets.iter().filter(|secret| secret.is_for(policy)) {
+        if let Some(placeholder) = spec.env.get(&secret.variable).filter(|value| value.starts_with(PLACEHOLDER)) {
+            vault.placeholders.insert(secret.name.clone(), placeholder.clone());
+        }
+        let value = value(secret).await.map_err(|why| cannot(&secret.name, &why))?;
+        vault.secrets.push(Secret {
+            name: secret.name.clone(),
+            value,
+            hosts: secret.hosts.clone(),
+            ports: secret.ports.iter().map(|&port| port..=port).collect(),
+            usage: secret.usage.clone(),
+            plain_http: secret.plain_http,
+        });
+    }
+    for service in settings.services.iter().filter(|service| service.is_for(policy)) {
+        let (name, secret) = (service.name.clone(), service.secret.clone());
+        vault.services.push(Service {
+            name,
+            upstream: service.upstream.clone(),
+            secret,
+            within: service.within.clone(),
+        });
+    }
+    let told = Arc::clone(&leaked);
+    vault.on_leak = Box::new(move |_| told.notify_one());
+    let secrets = Secrets::new(vault).map_err(|error| cannot("", &error.to_string()))?;
+    Ok(Prepared { secrets, leaked })
+}
+
+impl Prepared {
+    /// What programs inside are told. What was asked for has the last word.
+    pub fn tell(&self, env: &mut BTreeMap<String, String>, settings: &Settings) {
+        let mut add = |name: &str, value: String| {
+            env.entry(name.to_owned()).or_insert(value);
+        };
+        for (name, placeholder) in self.secrets.placeholders() {
+            let known = settings.secrets.iter().find(|secret| secret.name == name);
+            known.into_iter().for_each(|secret| add(&secret.variable, placeholder.to_owned()));
+        }
+        for (name, path) in self.secrets.services() {
+            let known = settings.services.iter().find(|service| service.name == name);
+            let variables = known.into_iter().flat_map(|service| &service.variables);
+            variables.for_each(|variable| add(variable, format!("{PROXY}{path}")));
+        }
+        if self.secrets.authority().is_some() {
+            TRUSTING.into_iter().for_each(|name| add(name, CERTIFICATES.to_owned()));
+        }
+    }
+
+    /// Puts the certificates where programs inside were told that they are.
+    pub async fn place_certificates(&self, client: &Client) -> Result<(), SandboxesError> {
+        let Some(authority) = self.secrets.authority() else { return Ok(()) };
+        let known = BUNDLES.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let bundle = format!("{}\n{authority}", known.trim_end());
+        let folder = CERTIFICATES.rsplit_once('/').map_or("", |(folder, _)| folder);
+        client.make_folder(&Path::from(folder)).await?;
+        let mut writer = client.write().await?;
+        writer.begin(&NewFile { path: Path::from(CERTIFICATES), mode: Some(0o644) }).await?;
+        writer.data(bundle.as_bytes()).await?;
+        Ok(writer.finish().await?)
+    }
+}
+
+async fn value(secret: &SecretSetting) -> Result<Value, String> {
+    let text = match &secret.source {
+        SecretSource::Value(value) => return Ok(value.clone()),
+        SecretSource::Variable(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set"))?,
+        SecretSource::File(file) => {
+            let read = tokio::fs::read_to_string(file).await;
+            read.map_err(|error| format!("{} cannot be read: {error}", file.display()))?
+        }
+        SecretSource::Command(words) => printed(words).await?,
+    };
+    Ok(Value::new(text.trim_end_matches(['\n', '\r'])))
+}
+
+async fn printed(words: &[String]) -> Result<String, String> {
+    let (program, arguments) = words.split_first().ok_or("there is no program")?;
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
+    let output = match tokio::time::timeout(PATIENCE, command.output()).await {
+        Ok(ended) => ended.map_err(|error| format!("{program} cannot be started: {error}"))?,
+        Err(_) => return Err(format!("{program} did not end within {} s", PATIENCE.as_secs())),
+    };
+    if !output.status.success() {
+        return Err(format!("{program} ended with {}", output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| format!("what {program} printed is no text"))
+}
+
+fn cannot(name: &str, why: &str) -> SandboxesError {
+    let step = if name.is_empty() { "preparing secrets".to_owned() } else { format!("reading the secret `{name}`") };
+    sandbox_core::Error::Step { step, why: why.to_owned() }.into()
+}

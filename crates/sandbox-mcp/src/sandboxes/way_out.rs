@@ -1,0 +1,186 @@
+//! The way out of a sandbox that this server looks after: its doors are served here, by the policy's rules.
+//!
+//! What happens on it is written down, and kept for a while so that whoever ran a command can be told what it was refused.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use sandbox_core::{Denial, Policy, Reason, Sandbox, policy::Network};
+use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
+use tokio::task::JoinHandle;
+
+use super::{Journal, SandboxesError, What};
+use crate::config::Settings;
+
+/// Refusals that are kept.
+const KEPT: usize = 16;
+
+/// What all ways out of a server share.
+#[derive(Default)]
+pub(super) struct Outside {
+    resolver: Mutex<Option<Resolver>>,
+}
+
+/// The way out of one sandbox.
+pub struct WayOut {
+    engine: Arc<Engine>,
+    /// The policy's own.
+    rules: Rules,
+    serving: Mutex<Option<JoinHandle<()>>>,
+    refused: Arc<Refused>,
+}
+
+/// The last connections that the policy refused, until somebody is told.
+#[derive(Default)]
+struct Refused(Mutex<VecDeque<Denial>>);
+
+impl Outside {
+    /// Made when the first sandbox needs it: most commands at a terminal never do.
+    fn resolver(&self) -> Result<Resolver, SandboxesError> {
+        let mut resolver = self.resolver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(resolver) = &*resolver {
+            return Ok(resolver.clone());
+        }
+        let made = Resolver::of_this_machine()
+            .map_err(|error| SandboxesError::io("looking up names")(std::io::Error::other(error)))?;
+        Ok(resolver.insert(made).clone())
+    }
+
+    /// Serves the doors of a sandbox from now on; nothing if it has none.
+    pub(super) async fn open(
+        &self,
+        sandbox: &dyn Sandbox,
+        settings: &Settings,
+        journal: &Journal,
+        secrets: Secrets,
+    ) -> Result<Option<WayOut>, SandboxesError> {
+        let doors = sandbox.doors().await?;
+        if doors.is_empty() {
+            return Ok(None);
+        }
+        let spec = &sandbox.facts().spec;
+        let rules = rules(&spec.policy, settings)?;
+        let doors = Doors::new(doors).map_err(SandboxesError::io("opening the way out"))?;
+        let refused = Arc::new(Refused::default());
+        let limits = &spec.policy.limits;
+        let recorder = {
+            let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
+            let (policy, refused) = (spec.policy.name.clone(), Arc::clone(&refused));
+            Box::new(move |record: Record| {
+                if let Some(denial) = denial(&record, &policy) {
+                    refused.keep(denial);
+                }
+                journal.record(&id, &owner, event(record));
+            })
+        };
+        let engine = Engine::new(Setup {
+            rules: rules.clone(),
+            resolver: self.resolver()?,
+            limits: Limits { connections: limits.connections as usize },
+            recorder,
+            secrets,
+        });
+        let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
+        Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
+    }
+}
+
+impl WayOut {
+    /// For connections that are made from now on: these, and after them the policy's.
+    pub fn add_rules(&self, mut granted: Vec<Rule>) {
+        granted.extend(self.rules.0.iter().cloned());
+        self.engine.set_rules(Rules(granted));
+    }
+
+    /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.
+    pub fn take_refused(&self) -> Vec<Denial> {
+        std::mem::take(&mut *self.refused.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+    }
+
+    /// Ends every connection, and gives up the doors soon.
+    pub fn shut(&self) {
+        self.engine.close();
+    }
+
+    /// The same, and waits for it.
+    pub async fn close(&self) {
+        self.shut();
+        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(serving) = serving {
+            let _ = serving.await;
+        }
+    }
+}
+
+impl Drop for WayOut {
+    fn drop(&mut self) {
+        self.engine.close();
+    }
+}
+
+impl Refused {
+    fn keep(&self, denial: Denial) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.contains(&denial) {
+            return;
+        }
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(denial);
+    }
+}
+
+/// What a policy comes to here.
+pub fn rules(policy: &Policy, settings: &Settings) -> Result<Rules, SandboxesError> {
+    if !policy.reaches_something() {
+        return Ok(Rules::default());
+    }
+    Rules::of_policy(policy, &settings.mirrors().places).map_err(|error| {
+        let step = format!("reading the network rules of the policy `{}`", policy.name);
+        sandbox_core::Error::Step { step, why: error.to_string() }.into()
+    })
+}
+
+/// Package managers inside are told where this machine's own get their packages, where that can be reached.
+pub fn tell_of_mirrors(env: &mut BTreeMap<String, String>, policy: &Policy, settings: &Settings) {
+    if matches!(policy.network, Network::None | Network::Web) {
+        return;
+    }
+    for (name, value) in &settings.mirrors().variables {
+        env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+/// The refusal that a record tells of, if the policy refused it.
+pub fn denial(record: &Record, policy: &str) -> Option<Denial> {
+    let Verdict::Denied(reason) = record.verdict else { return None };
+    reason.is_policy().then(|| Denial {
+        reason: Reason::Network,
+        target: record.target.clone(),
+        rule: record.rule.clone().unwrap_or_else(|| reason.code().to_owned()),
+        level: policy.to_owned(),
+        message: format!("{} was not reached: {}", record.target, reason.in_words()),
+        how_to_ask: "Ask with request_access (kind network, the host with its port); private addresses are never given"
+            .to_owned(),
+    })
+}
+
+fn event(record: Record) -> What {
+    let (verdict, refused) = match record.verdict {
+        Verdict::Allowed => ("allowed", false),
+        Verdict::Denied(reason) => (reason.code(), reason.is_policy()),
+    };
+    What::Connection {
+        target: record.target,
+        address: record.address.map(|address| address.to_string()),
+        rule: record.rule,
+        verdict: verdict.to_owned(),
+        refused,
+        sent: record.sent,
+        received: record.received,
+        elapsed: record.duration,
+    }
+}

