@@ -9,7 +9,7 @@ use sandbox_core::{
     Created, Policy, Sandbox, SandboxSpec, SessionId, UserId,
     exec::{Exec, Exit, Stream},
 };
-use sandbox_egress::{Doors, Engine, Limits, Resolver, Rules, Secrets, Setup};
+use sandbox_egress::{Doors, Engine, Resolver, Rules, Setup};
 use sandbox_executor::{
     client::{Client, ClientError, JobEvent},
     protocol::{NewFile, Path, Target},
@@ -209,8 +209,7 @@ async fn way_out(sandbox: &dyn Sandbox) -> Result<Option<Arc<Engine>>, AttackErr
     let nobody = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 9));
     let resolver = Resolver::with_server(nobody).map_err(|error| failed(error.to_string()))?;
     let doors = Doors::new(doors).map_err(|error| failed(error.to_string()))?;
-    let (limits, recorder, secrets) = (Limits::default(), Box::new(drop), Secrets::default());
-    let engine = Engine::new(Setup { rules, resolver, limits, recorder, secrets });
+    let engine = Engine::new(Setup::new(rules, resolver, drop));
     tokio::spawn(Arc::clone(&engine).serve(doors));
     Ok(Some(engine))
 }

@@ -54,6 +54,14 @@ pub struct Setup {
     pub secrets: Secrets,
 }
 
+impl Setup {
+    /// With the usual limits, among the other sandboxes of this process, and without secrets.
+    pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Self {
+        let (limits, places, secrets) = (Limits::default(), Places::default(), Secrets::default());
+        Self { rules, resolver, limits, places, recorder: Box::new(recorder), secrets }
+    }
+}
+
 /// Whoever writes down what happened.
 pub type Recorder = Box<dyn Fn(Record) + Send + Sync>;
 

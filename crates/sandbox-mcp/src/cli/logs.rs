@@ -84,8 +84,9 @@ fn words(what: &What) -> String {
         What::Denied { denial, .. } => {
             format!("denied ({}): {} [{}]", denial.reason, denial.target, denial.rule)
         }
-        What::Connection { target, verdict, refused, rule, sent, received, elapsed, .. } => {
+        What::Connection { target, verdict, refused, rule, times, sent, received, elapsed, .. } => {
             let rule = rule.as_deref().unwrap_or("no rule");
+            let often = if *times > 1 { format!(", {times} times") } else { String::new() };
             match verdict.as_str() {
                 "allowed" => format!(
                     "connected to {target} for {:.3} s: {} out, {} in [{rule}]",
@@ -93,8 +94,8 @@ fn words(what: &What) -> String {
                     Bytes(*sent),
                     Bytes(*received)
                 ),
-                reason if *refused => format!("refused {target} ({reason}) [{rule}]"),
-                reason => format!("did not reach {target} ({reason}) [{rule}]"),
+                reason if *refused => format!("refused {target} ({reason}{often}) [{rule}]"),
+                reason => format!("did not reach {target} ({reason}{often}) [{rule}]"),
             }
         }
         What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),

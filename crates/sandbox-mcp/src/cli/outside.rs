@@ -7,7 +7,7 @@ use std::{
 };
 
 use sandbox_core::{Denial, Door, SandboxSpec};
-use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rules, Secrets, Setup};
+use sandbox_egress::{Doors, Engine, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::screen;
@@ -22,16 +22,16 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
     let served = runtime().and_then(|runtime| {
         let kept = Arc::clone(&refused);
         let policy = spec.policy.name.clone();
-        let recorder = Box::new(move |record: Record| {
+        let recorder = move |record: Record| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(denial) = way_out::denial(&record, &policy).filter(|_| kept.len() < TOLD) {
                 kept.entry(denial.target.clone()).or_insert(denial);
             }
-        });
+        };
         runtime.block_on(async {
             let resolver = Resolver::of_this_machine().map_err(std::io::Error::other)?;
-            let limits = Limits { connections: spec.policy.limits.connections as usize };
-            let engine = Engine::new(Setup { rules, resolver, limits, recorder, secrets: Secrets::default() });
+            let limits = way_out::limits(&spec.policy);
+            let engine = Engine::new(Setup { limits, ..Setup::new(rules, resolver, recorder) });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));
             let _ = leash.released().await;
             engine.close();

@@ -84,6 +84,12 @@ pub enum What {
         /// Whether the policy refused it.
         #[serde(default)]
         refused: bool,
+        /// The secret that it was refused for, by name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret: Option<String>,
+        /// How often: refusals that repeat are told together.
+        #[serde(default = "once")]
+        times: u64,
         /// Bytes that went out.
         sent: u64,
         /// Bytes that came in.
@@ -155,6 +161,10 @@ pub enum What {
         /// Why.
         why: String,
     },
+}
+
+fn once() -> u64 {
+    1
 }
 
 /// A time as people read it, and as earlier programs wrote it down.

@@ -33,7 +33,11 @@ impl DenialCounts {
 
     /// Counts a refusal that belongs to no sandbox; the others are counted when they are recorded.
     pub fn count(&self, reason: Reason) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+        self.count_times(reason, 1);
+    }
+
+    fn count_times(&self, reason: Reason, times: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += times;
     }
 }
 
@@ -61,7 +65,7 @@ impl Journal {
     pub fn record(&self, id: &SessionId, owner: &UserId, what: What) {
         match &what {
             What::Denied { denial, .. } => self.denials.count(denial.reason),
-            What::Connection { refused: true, .. } => self.denials.count(Reason::Network),
+            What::Connection { refused: true, times, .. } => self.denials.count_times(Reason::Network, *times),
             _ => {}
         }
         let event = Event::now(id, owner, what);

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use sandbox_core::{Denial, Policy, Reason, Sandbox, policy::Network};
+use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
 use tokio::task::JoinHandle;
 
@@ -64,24 +64,19 @@ impl Outside {
         let rules = rules(&spec.policy, settings)?;
         let doors = Doors::new(doors).map_err(SandboxesError::io("opening the way out"))?;
         let refused = Arc::new(Refused::default());
-        let limits = &spec.policy.limits;
         let recorder = {
             let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
             let (policy, refused) = (spec.policy.name.clone(), Arc::clone(&refused));
-            Box::new(move |record: Record| {
+            move |record: Record| {
                 if let Some(denial) = denial(&record, &policy) {
                     refused.keep(denial);
                 }
                 journal.record(&id, &owner, event(record));
-            })
+            }
         };
-        let engine = Engine::new(Setup {
-            rules: rules.clone(),
-            resolver: self.resolver()?,
-            limits: Limits { connections: limits.connections as usize },
-            recorder,
-            secrets,
-        });
+        let limits = limits(&spec.policy);
+        let setup = Setup::new(rules.clone(), self.resolver()?, recorder);
+        let engine = Engine::new(Setup { limits, secrets, ..setup });
         let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
@@ -133,6 +128,17 @@ impl Refused {
     }
 }
 
+/// How much a policy lets a sandbox use of its way out.
+pub fn limits(policy: &Policy) -> Limits {
+    let limits = &policy.limits;
+    let bytes = |limit: Option<Bytes>| limit.map(|Bytes(count)| count);
+    Limits {
+        connections: limits.connections as usize,
+        bandwidth: bytes(limits.bandwidth),
+        bytes: bytes(limits.transfer),
+    }
+}
+
 /// What a policy comes to here.
 pub fn rules(policy: &Policy, settings: &Settings) -> Result<Rules, SandboxesError> {
     if !policy.reaches_something() {
@@ -162,7 +168,10 @@ pub fn denial(record: &Record, policy: &str) -> Option<Denial> {
         target: record.target.clone(),
         rule: record.rule.clone().unwrap_or_else(|| reason.code().to_owned()),
         level: policy.to_owned(),
-        message: format!("{} was not reached: {}", record.target, reason.in_words()),
+        message: match &record.secret {
+            Some(secret) => format!("{} was not reached: {} (secret `{secret}`)", record.target, reason.in_words()),
+            None => format!("{} was not reached: {}", record.target, reason.in_words()),
+        },
         how_to_ask: "Ask with request_access (kind network, the host with its port); private addresses are never given"
             .to_owned(),
     })
@@ -179,6 +188,8 @@ fn event(record: Record) -> What {
         rule: record.rule,
         verdict: verdict.to_owned(),
         refused,
+        secret: record.secret,
+        times: record.times,
         sent: record.sent,
         received: record.received,
         elapsed: record.duration,
