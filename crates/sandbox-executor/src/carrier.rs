@@ -67,7 +67,12 @@ pub enum CarrierError {
 }
 
 /// One connection.
-pub enum Connection {
+pub struct Connection {
+    carrier: Carrier,
+    version: u16,
+}
+
+enum Carrier {
     /// Descriptors over a local socket.
     Local(Socket),
     /// Flows over one stream.
@@ -83,34 +88,41 @@ impl Connection {
                     let socket = Socket::new(socket)?;
                     let ours = frame::encode(&Hello::OURS).map_err(greeting)?;
                     socket.send(&ours, &[]).await?;
-                    check(socket.receive_packet::<MAX_HELLO>().await?.get(FRAME_HEADER..).unwrap_or_default())?;
-                    Ok(Self::Local(socket))
+                    let hello = socket.receive_packet::<MAX_HELLO>().await?;
+                    let version = agreed(hello.get(FRAME_HEADER..).unwrap_or_default())?;
+                    Ok(Self { carrier: Carrier::Local(socket), version })
                 }
                 Channel::Stream(mut stream) => {
                     stream.write_all(&frame::encode(&Hello::OURS).map_err(greeting)?).await?;
                     stream.flush().await?;
                     let mut reader = FrameReader::with_longest(stream, MAX_HELLO);
                     let hello = reader.next().await.map_err(greeting)?;
-                    check(&hello.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?.body)?;
-                    Ok(Self::Stream(Multiplexed::start(reader.into_source(), side)))
+                    let version = agreed(&hello.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?.body)?;
+                    let carrier = Carrier::Stream(Multiplexed::start(reader.into_source(), side));
+                    Ok(Self { carrier, version })
                 }
             }
         };
         tokio::time::timeout(HELLO_PATIENCE, greeting).await.unwrap_or(Err(CarrierError::Silent))
     }
 
+    /// The version that both sides speak.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
     /// Opens a flow whose first frame is this message. Descriptors can only go along on a local socket.
     pub async fn open<T: Serialize>(&self, first: &T, descriptors: &[BorrowedFd<'_>]) -> Result<Flow, FrameError> {
         let first = frame::encode(first)?;
-        match self {
-            Self::Local(socket) => {
+        match &self.carrier {
+            Carrier::Local(socket) => {
                 let (stream, written) = socket.open(&first, descriptors).await?;
                 let mut flow = Flow::local(UnixStream::from_std(stream)?);
                 flow.writer.write_all(&first[written..]).await?;
                 Ok(flow)
             }
-            Self::Stream(_) if !descriptors.is_empty() => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
-            Self::Stream(multiplexed) => {
+            Carrier::Stream(_) if !descriptors.is_empty() => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
+            Carrier::Stream(multiplexed) => {
                 let (stream, place) = multiplexed.open().await?;
                 let mut flow = Flow::multiplexed(stream);
                 flow.writer.place = Some(place);
@@ -122,12 +134,12 @@ impl Connection {
 
     /// The next flow that the other side opens, with the descriptors that came along; nothing when it is gone.
     pub async fn accept(&self) -> io::Result<Option<(Flow, Vec<OwnedFd>)>> {
-        match self {
-            Self::Local(socket) => match socket.accept().await? {
+        match &self.carrier {
+            Carrier::Local(socket) => match socket.accept().await? {
                 Some((stream, descriptors)) => Ok(Some((Flow::local(UnixStream::from_std(stream)?), descriptors))),
                 None => Ok(None),
             },
-            Self::Stream(multiplexed) => {
+            Carrier::Stream(multiplexed) => {
                 Ok(multiplexed.accept().await.map(|flow| (Flow::multiplexed(flow), Vec::new())))
             }
         }
@@ -135,9 +147,9 @@ impl Connection {
 
     /// Whether the other side is gone.
     pub fn is_closed(&self) -> bool {
-        match self {
-            Self::Local(socket) => socket.is_closed(),
-            Self::Stream(multiplexed) => multiplexed.is_closed(),
+        match &self.carrier {
+            Carrier::Local(socket) => socket.is_closed(),
+            Carrier::Stream(multiplexed) => multiplexed.is_closed(),
         }
     }
 }
@@ -146,12 +158,10 @@ fn greeting(error: FrameError) -> CarrierError {
     CarrierError::Greeting(error.to_string())
 }
 
-fn check(hello: &[u8]) -> Result<(), CarrierError> {
+fn agreed(hello: &[u8]) -> Result<u16, CarrierError> {
     let theirs: Hello = frame::decode(hello).map_err(greeting)?;
-    match Hello::OURS.agree(theirs) {
-        Some(_) => Ok(()),
-        None => Err(CarrierError::Version { theirs_oldest: theirs.oldest, theirs_newest: theirs.version }),
-    }
+    let none = CarrierError::Version { theirs_oldest: theirs.oldest, theirs_newest: theirs.version };
+    Hello::OURS.agree(theirs).ok_or(none)
 }
 
 /// A stream of frames both ways.
@@ -242,6 +252,16 @@ impl FlowWriter {
     /// Says that nothing more comes. The other direction stays open.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.sink.shutdown().await
+    }
+
+    /// Sends some of the bytes of frames that somebody else cuts and keeps whole.
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.sink).poll_write(cx, bytes)
+    }
+
+    /// Sees to it that what was sent so far is on its way.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.sink).poll_flush(cx)
     }
 
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {

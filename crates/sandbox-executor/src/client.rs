@@ -4,6 +4,7 @@
 //! [`ClientError::Protocol`], and no answer takes more memory than its caller allowed. Waiting is the caller's to bound.
 
 mod job;
+mod port;
 
 use std::{
     io,
@@ -12,6 +13,7 @@ use std::{
 };
 
 pub use job::{Attached, Follow, Handed, JobEvent, JobInput};
+pub use port::PortStream;
 use sandbox_core::{
     Channel, JobId,
     exec::{Exec, Job, TerminalSize},
@@ -20,7 +22,9 @@ use sandbox_core::{
 use crate::{
     carrier::{CarrierError, Connection, Flow, Side},
     frame::{Frame, FrameError},
-    protocol::{DATA_FRAME, Failure, FileInfo, FrameKind, Output, Path, Reply, Request, Target},
+    protocol::{
+        CONNECTS_SINCE, DATA_FRAME, Failure, FileInfo, FrameKind, Output, Path, Reason, Reply, Request, Target,
+    },
     transfer::{FileReader, FileWriter},
 };
 
@@ -253,6 +257,20 @@ impl Client {
     /// Makes a folder and those above it.
     pub async fn make_folder(&self, path: &Path) -> Result<(), ClientError> {
         self.done(&Request::MakeFolder { path: path.clone() }).await
+    }
+
+    /// A connection to a TCP port of the sandbox's own loopback.
+    pub async fn connect_to_port(&self, port: u16) -> Result<PortStream, ClientError> {
+        if self.connection.version() < CONNECTS_SINCE {
+            let what = "the sandbox was made by an older version of this program, which cannot reach ports inside. \
+                        Create a new sandbox";
+            return Err(Failure { reason: Reason::Invalid, what: what.to_owned() }.into());
+        }
+        let mut flow = self.open(&Request::Connect { port }).await?;
+        match reply(&mut flow).await? {
+            Reply::Done => Ok(PortStream::new(self.clone(), flow)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// What runs inside, as the executor sees it.

@@ -14,10 +14,12 @@ use sandbox_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The version that this program speaks.
-pub const VERSION: u16 = 1;
+/// The version that this program speaks. What each added: 2 [`Request::Connect`].
+pub const VERSION: u16 = 2;
 /// The oldest version that it still understands: persistent sandboxes outlive upgrades.
 pub const OLDEST_VERSION: u16 = 1;
+/// The first version that knows [`Request::Connect`]. An older executor would answer that it does not understand it.
+pub const CONNECTS_SINCE: u16 = 2;
 
 /// A frame is a kind, a length (4 bytes, big endian) and so many bytes.
 pub const FRAME_HEADER: usize = 5;
@@ -25,6 +27,12 @@ pub const FRAME_HEADER: usize = 5;
 pub const MAX_FRAME: usize = 1 << 20;
 /// Bulk data is cut into frames of this size.
 pub const DATA_FRAME: usize = 256 << 10;
+/// What a connection to a port carries is cut smaller: many are open at once, and each holds about one frame.
+pub const PORT_FRAME: usize = 64 << 10;
+
+/// Ports inside that belong to the sandbox's way out. Whoever listens there is on the host's side, so nobody is
+/// connected to them from outside: that would be a way from this machine through the sandbox's rules and secrets.
+pub const WAY_OUT_PORTS: [u16; 3] = [3128, 3129, 3153];
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +44,11 @@ pub enum FrameKind {
     Stdout = 1,
     /// Bytes that a job wrote to standard error.
     Stderr = 2,
-    /// Content of a file, or input for a job.
+    /// Content of a file, input for a job, or what a connection carries.
     Data = 3,
     /// A hole in a file: its length as 8 bytes, big endian.
     Hole = 4,
-    /// The file or the input ends here.
+    /// The file, the input, or one direction of a connection ends here.
     End = 5,
 }
 
@@ -176,6 +184,16 @@ pub enum Request {
         /// Which one.
         path: Path,
     },
+    /// A connection to a TCP port of the sandbox's own loopback. Answer: [`Reply::Done`] when it stands;
+    /// [`Reason::NotFound`] where nobody listens, [`Reason::Denied`] for [`WAY_OUT_PORTS`].
+    ///
+    /// Then both sides send `Data` frames of at most [`PORT_FRAME`] bytes, none empty, and one `End` when nothing more
+    /// comes from them; the other direction stays open. The flow stays open until both have said `End`: where it ends
+    /// earlier the connection broke, or its opener does not want it any more.
+    Connect {
+        /// Which port.
+        port: u16,
+    },
     /// What runs inside, as the executor sees it. Answer: [`Reply::Usage`].
     Usage,
     /// Ends every process and then the executor. Answer: [`Reply::Done`] before it does.
@@ -302,7 +320,7 @@ pub struct Failure {
 /// Kinds of reasons, for programs to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// No such file, folder, program or job.
+    /// No such file, folder, program or job; nobody who listens.
     NotFound,
     /// The sandbox's user may not.
     Denied,

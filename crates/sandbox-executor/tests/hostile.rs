@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
-    io::{IoSliceMut, Write},
+    io::{ErrorKind, IoSliceMut, Write},
     mem::MaybeUninit,
     os::unix::{
         fs::FileExt,
@@ -22,8 +22,9 @@ use sandbox_executor::{
     carrier::{Connection, Side},
     client::{Client, ClientError, Until},
     frame,
-    protocol::{FileInfo, FileKind, FrameKind, Hello, Path, Reply},
+    protocol::{FileInfo, FileKind, FrameKind, Hello, MAX_FRAME, PORT_FRAME, Path, Reply},
 };
+use tokio::io::AsyncReadExt;
 
 /// What the fake executor sends on every flow.
 #[derive(Clone, Debug)]
@@ -209,6 +210,58 @@ async fn whoever_stops_waiting_for_a_silent_executor_loses_nothing() {
     assert!(content[..HALF].iter().all(|&byte| byte == 1) && content[HALF..].iter().all(|&byte| byte == 2));
 }
 
+#[tokio::test]
+async fn a_connection_to_a_port_takes_only_what_may_come_and_never_too_much() {
+    use Answer::{Frame, Message};
+    let done = || Message(Reply::Done);
+    let read = async |answers: Vec<Answer>| {
+        let mut stream = client(answers).await.connect_to_port(80).await.unwrap();
+        let mut content = Vec::new();
+        (stream.read_to_end(&mut content).await.map_err(|error| error.kind()), content)
+    };
+    let data = |length| Frame(FrameKind::Data, vec![1; length]);
+    let end = || Frame(FrameKind::End, vec![]);
+    assert_eq!(read(vec![done(), data(5), data(PORT_FRAME), end()]).await.0, Ok(5 + PORT_FRAME));
+    assert_eq!(read(vec![done(), data(5), end(), data(5)]).await, (Ok(5), vec![1; 5]), "nothing comes after the end");
+    let nonsense =
+        [data(0), data(PORT_FRAME + 1), Frame(FrameKind::End, vec![1]), Frame(FrameKind::Stdout, vec![1]), done()];
+    for bad in nonsense {
+        let (ended, content) = read(vec![done(), data(5), bad.clone()]).await;
+        assert_eq!((ended, content), (Err(ErrorKind::InvalidData), vec![1; 5]), "{bad:?}");
+    }
+    assert_eq!(read(vec![done(), data(5)]).await.0, Err(ErrorKind::ConnectionReset), "an end that was not said");
+    assert!(is_protocol(client(vec![Message(Reply::Truncated)]).await.connect_to_port(80).await));
+    assert!(is_protocol(client(vec![data(5)]).await.connect_to_port(80).await));
+    assert!(matches!(client(vec![]).await.connect_to_port(80).await, Err(ClientError::Closed)));
+}
+
+#[tokio::test]
+async fn an_announced_length_takes_no_memory() {
+    let client = client_of_bare(|mut flow| {
+        flow.write_all(&frame::encode(&Reply::Done).unwrap()).unwrap();
+        flow.write_all(&frame::header(FrameKind::Data, MAX_FRAME).unwrap()).unwrap();
+        std::thread::sleep(Duration::from_secs(5));
+    })
+    .await;
+    let mut stream = client.connect_to_port(80).await.unwrap();
+    let answered = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut [0; 9])).await;
+    assert_eq!(answered.expect("it is refused by its length").unwrap_err().kind(), ErrorKind::InvalidData);
+}
+
+#[tokio::test]
+async fn an_older_executor_is_not_asked_for_what_it_does_not_know() {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    std::thread::spawn(move || {
+        let theirs = UnixDatagram::from(theirs);
+        theirs.recv(&mut [0; 256]).unwrap();
+        theirs.send(&frame::encode(&Hello { version: 1, oldest: 1 }).unwrap()).unwrap();
+        assert_eq!(theirs.recv(&mut [0; 256]).unwrap(), 0, "something was asked");
+    });
+    let client = Client::connect(Channel::Local(ours)).await.unwrap();
+    let refused = client.connect_to_port(80).await.err().unwrap().to_string();
+    assert!(refused.contains("older version") && refused.contains("Create a new sandbox"), "{refused}");
+}
+
 #[test]
 fn no_garbage_makes_a_client_panic_or_hang() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -229,6 +282,9 @@ fn no_garbage_makes_a_client_panic_or_hang() {
                 }
                 if let Ok(mut reader) = client.read(&here, 0, None).await {
                     while let Ok(Some(_)) = reader.next_load().await {}
+                }
+                if let Ok(mut stream) = client.connect_to_port(80).await {
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
                 }
                 if let Ok(mut follow) = client.attach(JobId(1), 0, Until::Exit).await {
                     while follow.next().await.is_ok() {}

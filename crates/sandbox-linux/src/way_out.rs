@@ -255,4 +255,10 @@ mod tests {
             drop(doors);
         });
     }
+
+    #[test]
+    fn nobody_is_connected_to_our_ports_from_outside() {
+        let ours = [PROXY_PORT, REDIRECTED_PORT, DNS_PORT];
+        assert_eq!(ours, sandbox_executor::protocol::WAY_OUT_PORTS);
+    }
 }

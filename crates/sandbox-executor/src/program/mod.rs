@@ -12,6 +12,7 @@ mod listing;
 mod output;
 mod paths;
 mod places;
+mod port;
 mod removal;
 mod run;
 mod serve;

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Executor, NotStarted, Status, failure::failed, files, listing, output::Until, removal, run, sys, terminal,
+    Executor, NotStarted, Status, failure::failed, files, listing, output::Until, port, removal, run, sys, terminal,
     tree::Members,
 };
 
@@ -198,6 +198,7 @@ async fn answer(executor: &Rc<Executor>, mut flow: Flow, descriptors: Vec<OwnedF
         Request::Input { job } => run::input(executor, job, flow).await,
         Request::Read { path, offset, length } => files::read(executor, &path, offset, length, flow).await,
         Request::Write => files::write(executor, flow).await,
+        Request::Connect { port } => port::connect(port, flow).await,
         Request::List { path, depth, limit } => listing::list(executor, &path, depth, limit, flow).await,
         simple => {
             let ends = simple == Request::Shutdown;
