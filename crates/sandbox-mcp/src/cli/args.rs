@@ -112,6 +112,14 @@ States:
     List,
     /// Show what happened in your sandboxes; a one-shot `exec` leaves nothing to show
     Logs(Logs),
+    /// Show a web server that runs in a sandbox at an address on this machine, until interrupted
+    #[command(after_help = "\
+Give the address only to whom you trust: whoever knows it and has a user on this machine can open it.
+
+Examples:
+  sandbox-mcp open sandbox_local_4f2a… 8000           then open the address in a browser
+  sandbox-mcp open sandbox_local_4f2a… 8000 --json    the address for a program")]
+    Open(Open),
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
@@ -219,6 +227,15 @@ pub struct Logs {
     /// At most so many of the last lines
     #[arg(long, short = 'n', default_value_t = 100, value_name = "COUNT")]
     pub lines: u32,
+}
+
+/// `open`.
+#[derive(Debug, Args)]
+pub struct Open {
+    /// The sandbox by its session id; `list` shows them
+    pub session: SessionId,
+    /// The port inside on which the server listens, on 127.0.0.1 or 0.0.0.0
+    pub port: u16,
 }
 
 /// `rm`.

@@ -98,6 +98,8 @@ fn words(what: &What) -> String {
                 reason => format!("did not reach {target} ({reason}{often}) [{rule}]"),
             }
         }
+        What::PortOpened { port } => format!("port {port} opened to this machine's loopback"),
+        What::PortClosed { port, why } => format!("port {port} closed: {why}"),
         What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),
         What::Granted { target, span, by, .. } => format!("granted by {by} ({span}): {target}"),
         What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),

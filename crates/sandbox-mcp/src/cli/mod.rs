@@ -8,6 +8,7 @@ mod exit;
 mod fix;
 mod list;
 mod logs;
+mod open;
 mod out;
 mod outside;
 mod prompt;
@@ -83,6 +84,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::Exec(args) => exec::exec(settings, args, answer).await,
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
+        Command::Open(args) => open::open(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
         Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,

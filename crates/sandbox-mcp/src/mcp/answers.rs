@@ -163,6 +163,16 @@ impl From<&Hint> for Denial {
     }
 }
 
+/// open_port
+#[derive(Serialize, JsonSchema)]
+pub struct PortOpened {
+    /// For a browser on this computer, exactly as it is.
+    pub url: String,
+    pub port: u16,
+    /// Whether a server listens on it now; until then the address shows a page that waits for it.
+    pub listening: bool,
+}
+
 /// request_access
 #[derive(Serialize, JsonSchema)]
 pub struct Access {

@@ -184,6 +184,17 @@ pub struct ExecuteTask {
     pub user_id: Option<String>,
 }
 
+/// open_port
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenPort {
+    pub session_id: String,
+    /// On which the server listens inside, on 127.0.0.1 or 0.0.0.0.
+    pub port: u32,
+    /// Its label, if it has one.
+    pub user_id: Option<String>,
+}
+
 /// request_access
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -244,4 +255,4 @@ macro_rules! in_session {
         }
     )*};
 }
-in_session!(RunCommand, GetOutput, WriteFiles, GetFiles, ListFiles, RequestAccess);
+in_session!(RunCommand, GetOutput, WriteFiles, GetFiles, ListFiles, OpenPort, RequestAccess);

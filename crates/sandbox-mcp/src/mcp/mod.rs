@@ -15,6 +15,7 @@ mod listing;
 mod names;
 mod output;
 mod paths;
+mod ports;
 mod progress;
 mod resources;
 mod run;

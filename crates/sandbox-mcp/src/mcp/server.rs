@@ -22,7 +22,7 @@ use super::{
     arguments::{InSession, RunCommand},
     asking::{Caller, Pending},
     error::ToolError,
-    files, listing, names, paths, resources, run, schema, sessions, task,
+    files, listing, names, paths, ports, resources, run, schema, sessions, task,
     tools::{self, INSTRUCTIONS, TOOLS},
 };
 use crate::{app::App, sandboxes::Session};
@@ -99,6 +99,10 @@ impl Server {
             "list_files" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 listing::list_files(session, asked).await
+            }
+            "open_port" => {
+                let (session, asked) = self.in_session(tool, arguments).await?;
+                ports::open_port(session, asked).await
             }
             "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,

@@ -17,12 +17,13 @@ too. What a sandbox can reach is its policy's to say (the default: public web si
 and 443; never this machine or private networks); request_access asks for more. pip install and npm i -g work without \
 root. A command that does not end \
 in time answers status \"running\" with a job_id: go on with get_output. What the policy refuses comes back as denials, \
-each with how_to_ask. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
+each with how_to_ask. To show a person a web page or application, run its server inside and give them the address from \
+open_port. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
 commands yourself.";
 
 /// All tools.
 pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
-    use Effect::{Adds, Destroys, Reads, Runs};
+    use Effect::{Adds, Destroys, Opens, Reads, Runs};
     vec![
         define::<arguments::CreateSandbox, answers::Created>(
             "create_sandbox",
@@ -62,6 +63,13 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             "List files",
             "Lists files and folders, or only those that changed.",
             Reads,
+        ),
+        define::<arguments::OpenPort, answers::PortOpened>(
+            "open_port",
+            "Show a web server",
+            "Gives a person a web address for an HTTP server in the sandbox (WebSockets work too), until the sandbox ends. \
+             It works only on this computer, for whoever knows it, other users of this computer included.",
+            Opens,
         ),
         define::<arguments::GetSandboxStatus, answers::Statuses>(
             "get_sandbox_status",
@@ -118,6 +126,8 @@ enum Effect {
     Reads,
     /// Something new comes into being.
     Adds,
+    /// The same, but a second call changes nothing.
+    Opens,
     /// Something may be lost, inside a sandbox.
     Destroys,
     /// Whatever a command does, with the network that the policy gives.
@@ -143,6 +153,7 @@ fn annotations(title: &str, effect: Effect) -> ToolAnnotations {
     match effect {
         Effect::Reads => plain.read_only(true).open_world(false),
         Effect::Adds => plain.read_only(false).destructive(false).idempotent(false).open_world(false),
+        Effect::Opens => plain.read_only(false).destructive(false).idempotent(true).open_world(false),
         Effect::Destroys => plain.read_only(false).destructive(true).idempotent(true).open_world(false),
         Effect::Runs => plain.read_only(false).destructive(true).idempotent(false).open_world(true),
     }

@@ -49,6 +49,25 @@ pub enum SandboxesError {
         /// What must stay.
         floor: Bytes,
     },
+    /// A port that cannot be opened.
+    #[error(
+        "port {0} cannot be opened: ports are 1 to 65535, without 3128, 3129 and 3153, which belong to the sandbox's own \
+         way out. Let the program inside listen on another one, such as 8000"
+    )]
+    ReservedPort(u16),
+    /// As many ports are open as may be.
+    #[error(
+        "the sandbox has {} open ports ({}) and may have {limit}. Let the program inside listen on one of these, or use \
+         another sandbox",
+        open.len(),
+        open.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    TooManyPorts {
+        /// Which are open.
+        open: Vec<u16>,
+        /// How many there may be.
+        limit: usize,
+    },
     /// This program was opened only to look, not to make sandboxes.
     #[error("no sandbox can be made here: this command only reaches those that exist")]
     NoBackend,

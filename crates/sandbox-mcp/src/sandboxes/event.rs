@@ -98,6 +98,18 @@ pub enum What {
         #[serde(with = "seconds", rename = "duration_seconds")]
         elapsed: Duration,
     },
+    /// A port inside was opened to this machine's loopback. Its address is not written down: who has it may look.
+    PortOpened {
+        /// Which port.
+        port: u16,
+    },
+    /// It was closed.
+    PortClosed {
+        /// Which port.
+        port: u16,
+        /// Why.
+        why: String,
+    },
     /// A person was asked for more than the policy gives.
     Asked {
         /// `command` or `limit`.

@@ -16,6 +16,7 @@ mod journal;
 mod new;
 pub mod patience;
 mod pending;
+mod ports;
 mod quota;
 mod recovery;
 mod remains;
@@ -41,6 +42,7 @@ pub use following::{Allowed, Following};
 pub use history::{History, Query, Recorded, TaskRecord};
 pub use journal::{DenialCounts, Journal};
 pub use new::{Lifetime, NewSandbox, check_env};
+pub use ports::OpenPort;
 pub use quota::available_memory;
 pub use recovery::RecoveryReport;
 pub use sandbox_executor::{
@@ -218,6 +220,7 @@ impl Sandboxes {
                 tracing::warn!("{} could not be removed: {error}", session.id());
             }
         }
+        self.close_ports();
         let history = self.history().clone();
         let _ = tokio::task::spawn_blocking(move || history.flush()).await;
     }
@@ -351,6 +354,12 @@ impl Sandboxes {
             map.write().unwrap_or_else(PoisonError::into_inner).remove(id).is_some()
         };
         from(&self.0.ours) | from(&self.0.visited)
+    }
+
+    /// Ports of sandboxes that live on were opened by this server, and nobody else keeps them open.
+    fn close_ports(&self) {
+        let visited: Vec<_> = self.0.visited.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        self.ours().iter().chain(&visited).for_each(|session| session.close_ports("its server closed"));
     }
 
     fn ours(&self) -> Vec<Arc<Session>> {

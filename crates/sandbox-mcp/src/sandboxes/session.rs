@@ -22,6 +22,7 @@ use super::{
     folders,
     following::Watch,
     patience,
+    ports::Ports,
     way_out::WayOut,
 };
 use crate::config::Settings;
@@ -65,6 +66,7 @@ pub struct Session {
     settings: Arc<Settings>,
     journal: Journal,
     pub(super) access: Arc<Access>,
+    pub(super) ports: Ports,
     client: Mutex<Option<Client>>,
     connecting: tokio::sync::Mutex<()>,
     /// Milliseconds since 1970.
@@ -92,6 +94,7 @@ impl Session {
             settings,
             journal,
             access: Arc::new(access),
+            ports: Ports::default(),
             client: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
@@ -297,6 +300,7 @@ impl Session {
         if let Some(way_out) = self.way_out.get() {
             way_out.shut();
         }
+        self.close_ports(why);
         self.drop_client();
     }
 
@@ -305,6 +309,7 @@ impl Session {
         if let Some(watcher) = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take() {
             watcher.abort();
         }
+        self.close_ports("the sandbox is removed");
         self.drop_client();
     }
 
@@ -312,7 +317,7 @@ impl Session {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    async fn connected(&self) -> Result<Client, SandboxesError> {
+    pub(super) async fn connected(&self) -> Result<Client, SandboxesError> {
         if let Some(client) = self.live_client() {
             return Ok(client);
         }

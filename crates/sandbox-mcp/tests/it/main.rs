@@ -9,6 +9,7 @@ mod disguise;
 mod harness;
 mod person;
 mod schema;
+mod visitor;
 
 mod arguments;
 mod asking;
@@ -25,6 +26,7 @@ mod lifetime;
 mod limits;
 mod neighbours;
 mod network;
+mod ports;
 mod protocol;
 mod real_client;
 mod terminal;

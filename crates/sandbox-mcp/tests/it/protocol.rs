@@ -12,7 +12,7 @@ async fn tools_are_listed_whole_and_small_in_both_eras() {
         let client = start_with(era, &[]).await;
         let tools = client.request("tools/list", json!({})).await["result"]["tools"].clone();
         let names: Vec<&str> = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 11);
         assert!(names.contains(&"execute_task") && !names.contains(&"exit_container"));
         let mut bytes = 0;
         for tool in tools.as_array().unwrap() {

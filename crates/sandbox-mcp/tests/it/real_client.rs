@@ -57,7 +57,7 @@ async fn call<H: ClientHandler>(client: &RunningService<RoleClient, H>, tool: &'
 async fn round(mode: ClientLifecycleMode) {
     let folder = tempfile::tempdir().unwrap();
     let client = connect((), mode, folder.path()).await;
-    assert_eq!(client.list_all_tools().await.unwrap().len(), 10);
+    assert_eq!(client.list_all_tools().await.unwrap().len(), 11);
     let session = call(&client, "create_sandbox", json!({})).await["session_id"].clone();
     let ran = call(&client, "run_command", json!({"session_id": session, "command": "echo hi"})).await;
     assert_eq!(ran["stdout"], "hi\n");
