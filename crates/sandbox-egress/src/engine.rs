@@ -50,6 +50,8 @@ pub struct Setup {
     pub places: Places,
     /// Told of whatever is connected or refused: of each connection once, of refusals that repeat together.
     pub recorder: Recorder,
+    /// Told of every refusal at once, also of those that repeat. Must not wait.
+    pub on_refusal: OnRefusal,
     /// What it may use and never see.
     pub secrets: Secrets,
 }
@@ -58,9 +60,12 @@ impl Setup {
     /// With the usual limits, among the other sandboxes of this process, and without secrets.
     pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Self {
         let (limits, places, secrets) = (Limits::default(), Places::default(), Secrets::default());
-        Self { rules, resolver, limits, places, recorder: Box::new(recorder), secrets }
+        Self { rules, resolver, limits, places, recorder: Box::new(recorder), on_refusal: Box::new(|_| {}), secrets }
     }
 }
+
+/// Whoever has to know of refusals while they happen.
+pub type OnRefusal = Box<dyn Fn(&Record) + Send + Sync>;
 
 /// Whoever writes down what happened.
 pub type Recorder = Box<dyn Fn(Record) + Send + Sync>;
@@ -96,7 +101,7 @@ impl Refusal {
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, places, recorder, secrets } = setup;
+        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets } = setup;
         Arc::new(Self {
             rules: RwLock::new(Arc::new(rules)),
             resolver,
@@ -104,7 +109,7 @@ impl Engine {
             share: places.share(limits.connections),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
-            ledger: Ledger::new(recorder),
+            ledger: Ledger::new(recorder, on_refusal),
             secrets,
         })
     }

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     Reason,
-    engine::{Recorder, Refusal},
+    engine::{OnRefusal, Recorder, Refusal},
     record::{Record, Verdict},
 };
 
@@ -31,6 +31,7 @@ const OTHERS: &str = "(others)";
 /// Writes down what happened to the connections of one sandbox.
 pub(crate) struct Ledger {
     recorder: Recorder,
+    on_refusal: OnRefusal,
     refusals: Mutex<Refusals>,
 }
 
@@ -44,11 +45,14 @@ pub(crate) struct Entry {
 }
 
 impl Ledger {
-    pub fn new(recorder: Recorder) -> Arc<Self> {
-        Arc::new(Self { recorder, refusals: Mutex::default() })
+    pub fn new(recorder: Recorder, on_refusal: OnRefusal) -> Arc<Self> {
+        Arc::new(Self { recorder, on_refusal, refusals: Mutex::default() })
     }
 
     pub fn write(&self, record: Record) {
+        if let Verdict::Denied(_) = record.verdict {
+            (self.on_refusal)(&record);
+        }
         let told = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).note(record, Instant::now());
         told.into_iter().for_each(&self.recorder);
     }

@@ -36,7 +36,7 @@ mod written;
 
 pub use address::{Network, NetworkError, Reach, reach};
 pub use doors::Doors;
-pub use engine::{Engine, Opened, Recorder, Refusal, Setup};
+pub use engine::{Engine, OnRefusal, Opened, Recorder, Refusal, Setup};
 pub use host::{Host, HostError, Name};
 pub use limits::Limits;
 pub use pattern::{Pattern, PatternError};

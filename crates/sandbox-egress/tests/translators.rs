@@ -58,6 +58,7 @@ async fn an_address_behind_a_prefix_is_what_it_becomes() {
         limits: Limits::default(),
         places: Places::default(),
         recorder: Box::new(|_| {}),
+        on_refusal: Box::new(|_| {}),
         secrets: sandbox_egress::Secrets::default(),
     });
     let open = async |target: &str| match engine.open(target.parse().unwrap()).await {

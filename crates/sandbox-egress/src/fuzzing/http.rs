@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    Engine, Limits, Places, Record, Resolver, Rules, Secrets, Setup, Target, Verdict,
+    Engine, Places, Record, Resolver, Rules, Setup, Target, Verdict,
     plain_http::{FirstLine, first_line},
     secrets::{Alarm, Over, Passage},
 };
@@ -56,9 +56,8 @@ fn make() -> Option<(Runtime, Resolver)> {
 
 fn engine(records: &Arc<Mutex<Vec<Record>>>, resolver: &Resolver) -> Arc<Engine> {
     let records = Arc::clone(records);
-    let recorder = Box::new(move |record| records.lock().unwrap_or_else(PoisonError::into_inner).push(record));
-    let (resolver, limits, places) = (resolver.clone(), Limits::default(), Places::new(16));
-    Engine::new(Setup { rules: Rules::default(), resolver, limits, places, recorder, secrets: Secrets::default() })
+    let recorder = move |record| records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    Engine::new(Setup { places: Places::new(16), ..Setup::new(Rules::default(), resolver.clone(), recorder) })
 }
 
 async fn through_the_proxy(data: &[u8], resolver: &Resolver) {

@@ -14,7 +14,7 @@ use hickory_proto::{
     op::Message,
     rr::{RData, Record as DnsRecord, RecordType, rdata},
 };
-use sandbox_egress::{Doors, Effect, Engine, Limits, Places, Protocol, Record, Resolver, Rule, Rules, Secrets, Setup};
+use sandbox_egress::{Doors, Effect, Engine, Protocol, Record, Resolver, Rule, Rules, Secrets, Setup};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -70,8 +70,8 @@ impl World {
             let records: Arc<Mutex<Vec<Record>>> = Arc::clone(&records);
             Box::new(move |record| records.lock().unwrap().push(record))
         };
-        let (rules, limits, places) = (Rules(rules), Limits::default(), Places::default());
-        let engine = Engine::new(Setup { rules, resolver, limits, places, recorder, secrets });
+        let rules = Rules(rules);
+        let engine = Engine::new(Setup { secrets, ..Setup::new(rules, resolver, recorder) });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let asked = UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -46,6 +46,7 @@ impl Way {
             limits,
             places,
             recorder: Box::new(move |record| written.lock().unwrap().push(record)),
+            on_refusal: Box::new(|_| {}),
             secrets: sandbox_egress::Secrets::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

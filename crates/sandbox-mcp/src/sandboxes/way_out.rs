@@ -66,17 +66,15 @@ impl Outside {
         let refused = Arc::new(Refused::default());
         let recorder = {
             let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
+            move |record: Record| journal.record(&id, &owner, event(record))
+        };
+        let on_refusal = {
             let (policy, refused) = (spec.policy.name.clone(), Arc::clone(&refused));
-            move |record: Record| {
-                if let Some(denial) = denial(&record, &policy) {
-                    refused.keep(denial);
-                }
-                journal.record(&id, &owner, event(record));
-            }
+            Box::new(move |record: &Record| denial(record, &policy).into_iter().for_each(|denial| refused.keep(denial)))
         };
         let limits = limits(&spec.policy);
         let setup = Setup::new(rules.clone(), self.resolver()?, recorder);
-        let engine = Engine::new(Setup { limits, secrets, ..setup });
+        let engine = Engine::new(Setup { limits, on_refusal, secrets, ..setup });
         let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
