@@ -256,12 +256,12 @@ impl Engine {
         let Beginning::Hello { server, encrypted } = beginning else {
             return if *beginning == Beginning::Broken { Err(Reason::TlsBroken) } else { Ok(()) };
         };
+        let rules = self.rules();
+        let hidden = server.is_none() || *encrypted;
         match &target.host {
-            Host::Name(_) if *encrypted => Err(Reason::TlsNameHidden),
+            Host::Name(_) if hidden && rules.ask_for_name(target) => Err(Reason::TlsNameHidden),
             Host::Name(name) => same_name(name, server.as_ref()),
             Host::Address(_) => {
-                let rules = self.rules();
-                let hidden = server.is_none() || *encrypted;
                 let denied = |name: &Name| {
                     let decision = rules.decide(&Target { host: Host::Name(name.clone()), ..target.clone() });
                     matches!(decision, Decision::Denied { reason: Reason::DeniedByRule, .. })
@@ -301,11 +301,7 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 fn same_name(wanted: &Name, said: Option<&Name>) -> Result<(), Reason> {
-    match said {
-        Some(name) if name == wanted => Ok(()),
-        Some(_) => Err(Reason::TlsOtherName),
-        None => Err(Reason::TlsNameHidden),
-    }
+    if said.is_some_and(|name| name != wanted) { Err(Reason::TlsOtherName) } else { Ok(()) }
 }
 
 /// One after the other, exactly those that were checked.

@@ -176,6 +176,15 @@ impl Rules {
         })
     }
 
+    /// Whether it matters what name a target has: where any would do, nobody is asked to say it. Browsers that have nothing to
+    /// hide send what looks like a hidden name all the same.
+    pub fn ask_for_name(&self, target: &Target) -> bool {
+        let speaks =
+            |rule: &&Rule| rule.covers(target) && rule.hosts.iter().any(|pattern| pattern.matches(&target.host));
+        let any = |rule: &Rule| rule.hosts.contains(&Pattern::Any);
+        self.denies_names() || !self.0.iter().find(speaks).is_some_and(any)
+    }
+
     /// Whether some names are denied that others would be allowed instead of.
     pub fn denies_names(&self) -> bool {
         let by_name = |pattern: &Pattern| matches!(pattern, Pattern::Name(_) | Pattern::Beneath(_));
@@ -406,6 +415,22 @@ mod tests {
             Scope::default().admits("::ffff:203.0.114.9".parse().expect("an address"), &own),
             Err(Reason::OwnAddress)
         );
+    }
+
+    #[test]
+    fn a_name_has_to_be_said_where_it_matters() {
+        use Effect::{Allow, Deny};
+        let target: Target = "a.example.com:443".parse().expect("a target");
+        for (rules, expected) in [
+            (vec![rule(Allow, "*", &[443])], false),
+            (vec![rule(Allow, "*", &[80]), rule(Allow, "*.example.com", &[443])], true),
+            (vec![rule(Allow, "*.example.com", &[443]), rule(Allow, "*", &[])], true),
+            (vec![rule(Deny, "b.example.com", &[]), rule(Allow, "*", &[])], true),
+            (vec![rule(Deny, "10.0.0.0/8", &[]), rule(Allow, "*", &[])], false),
+            (Vec::new(), true),
+        ] {
+            assert_eq!(Rules(rules.clone()).ask_for_name(&target), expected, "{rules:?}");
+        }
     }
 
     #[test]
