@@ -15,6 +15,7 @@ use crate::sandboxes::{
     ClientError, JobEvent, SandboxesError, Session,
     access::{Person, Refused},
     patience,
+    way_out::WayOut,
 };
 
 /// Refusals that a task's answer names.
@@ -118,6 +119,8 @@ impl<'a> Worker<'a> {
                 JobEvent::Output { stream, data, .. } => self.note(Note::Output { stream, data }).await,
                 JobEvent::Exited { exit, elapsed } => {
                     self.running().retain(|running| *running != job);
+                    let refused = self.session.way_out().map(WayOut::take_refused).unwrap_or_default();
+                    refused.into_iter().for_each(|denial| self.denied(denial));
                     if let Exit::Limit(control) = exit {
                         self.denied(self.session.ended_by(control, elapsed, &following.ending()));
                     }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{
     Answer,
     args::Exec,
-    exit,
+    exit, outside,
     prompt::AtTerminal,
     relay::{self, Ended, Sink},
     screen, single, terminal,
@@ -16,7 +16,9 @@ use super::{
 use crate::{
     app::App,
     config::Settings,
-    sandboxes::{ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, access::Refused},
+    sandboxes::{
+        ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, access::Refused, way_out::WayOut,
+    },
 };
 
 pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
@@ -60,12 +62,15 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     match ended? {
         Ended::Finished { exit, elapsed, captured } => {
             session.record_end(job, exit, elapsed, &sandbox_core::exec::Ending::default());
+            let refused = session.way_out().map(WayOut::take_refused).unwrap_or_default();
+            outside::say(&refused, &session.facts().spec.policy.name);
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);
             }
             if let Some(captured) = captured {
                 let mut told = captured.told(exit, elapsed);
                 told["narrowed"] = json!(narrowed);
+                told["denials"] = json!(refused);
                 screen::say_json(&told);
             }
             Ok(exit::code(exit))

@@ -105,6 +105,10 @@ fn words(what: &What) -> String {
         What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),
         What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
         What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
+        What::Spent { service, model, input_tokens, output_tokens, .. } => {
+            let model = model.as_deref().unwrap_or("a model");
+            format!("{service}: {model} read {input_tokens} tokens and wrote {output_tokens}")
+        }
         What::Frozen { why } => format!("frozen: {why}"),
         What::Ended { why } => format!("ended: {why}"),
         What::Removed { why } => format!("removed: {why}"),

@@ -48,8 +48,12 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
 
 /// Says what was refused.
 pub(super) fn tell(account: &[u8], policy: &str) {
-    let denials: Vec<Denial> = serde_json::from_slice(account).unwrap_or_default();
-    for denial in &denials {
+    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default(), policy);
+}
+
+/// The same, of what is already known.
+pub(super) fn say(denials: &[Denial], policy: &str) {
+    for denial in denials {
         screen::tell(&denial.message);
     }
     if !denials.is_empty() {

@@ -158,6 +158,23 @@ pub enum What {
         #[serde(with = "seconds", rename = "duration_seconds", alias = "elapsed")]
         elapsed: Duration,
     },
+    /// A model answered.
+    Spent {
+        /// The service that was asked.
+        service: String,
+        /// Who answered, in the answer's own words.
+        model: Option<String>,
+        /// Read, without what was found in the cache or put there.
+        input_tokens: u64,
+        /// Written.
+        output_tokens: u64,
+        /// Found in the cache.
+        cache_read_tokens: u64,
+        /// Put into the cache.
+        cache_written_tokens: u64,
+        /// Whether the answer was broken off before it told.
+        estimated: bool,
+    },
     /// All its processes were stopped.
     Frozen {
         /// Why.

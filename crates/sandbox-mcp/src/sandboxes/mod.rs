@@ -258,7 +258,7 @@ impl Sandboxes {
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
         let mut spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
-        let prepared = secrets::prepare(&inner.settings, &spec).await?;
+        let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
         prepared.tell(&mut spec.env, &inner.settings);
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
@@ -288,7 +288,7 @@ impl Sandboxes {
     }
 
     async fn reopen_way_out(&self, session: &Arc<Session>) -> Result<(), SandboxesError> {
-        let prepared = secrets::prepare(&self.0.settings, &session.facts().spec).await?;
+        let prepared = secrets::prepare(&self.0.settings, &session.facts().spec, &self.0.journal).await?;
         self.open_way_out(session, prepared).await
     }
 

@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
 
 use sandbox_core::{Policy, SandboxSpec};
-use sandbox_egress::{Secret, Secrets, Service, Value, Vault};
+use sandbox_egress::{Basis, Secret, Secrets, Service, Spent, Value, Vault};
 use sandbox_executor::protocol::{NewFile, Path};
 use tokio::sync::Notify;
 
-use super::{Client, SandboxesError};
+use super::{Client, Journal, SandboxesError, What};
 use crate::config::{SecretSetting, SecretSource, Settings};
 
 /// Where the certificates are, inside.
@@ -58,7 +58,11 @@ pub fn are_there(settings: &Settings, policy: &Policy) -> bool {
 }
 
 /// Reads values. A sandbox that has been there before holds its placeholders already, in its variables.
-pub(super) async fn prepare(settings: &Settings, spec: &SandboxSpec) -> Result<Prepared, SandboxesError> {
+pub(super) async fn prepare(
+    settings: &Settings,
+    spec: &SandboxSpec,
+    journal: &Journal,
+) -> Result<Prepared, SandboxesError> {
     let policy = &spec.policy;
     if !are_there(settings, policy) {
         return Ok(Prepared::default());
@@ -90,6 +94,8 @@ pub(super) async fn prepare(settings: &Settings, spec: &SandboxSpec) -> Result<P
     }
     let told = Arc::clone(&leaked);
     vault.on_leak = Box::new(move |_| told.notify_one());
+    let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
+    vault.on_spent = Box::new(move |spent| journal.record(&id, &owner, event(spent)));
     let secrets = Secrets::new(vault).map_err(|error| cannot("", &error.to_string()))?;
     Ok(Prepared { secrets, leaked })
 }
@@ -125,6 +131,18 @@ impl Prepared {
         writer.begin(&NewFile { path: Path::from(CERTIFICATES), mode: Some(0o644) }).await?;
         writer.data(bundle.as_bytes()).await?;
         Ok(writer.finish().await?)
+    }
+}
+
+fn event(spent: &Spent) -> What {
+    What::Spent {
+        service: spent.service.clone(),
+        model: spent.model.clone(),
+        input_tokens: spent.input,
+        output_tokens: spent.output,
+        cache_read_tokens: spent.cache_read,
+        cache_written_tokens: spent.cache_written,
+        estimated: spent.basis == Basis::Estimated,
     }
 }
 

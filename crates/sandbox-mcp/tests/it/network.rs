@@ -38,7 +38,17 @@ impl Echo {
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        length = int(self.headers.get('content-length', 0))
+        self.rfile.read(length)
+        self.do_GET()
     def do_GET(self):
+        if self.path.endswith('/messages'):
+            body = b'{"type":"message","model":"test-model","usage":{"input_tokens":12,"output_tokens":34}}'
+            open(sys.argv[1], 'ab').write((self.path + '\n' + str(self.headers)).encode())
+            self.send_response(200); self.send_header('content-type', 'application/json')
+            self.send_header('content-length', str(len(body))); self.end_headers()
+            self.wfile.write(body); return
         body = (self.path + '\n' + str(self.headers)).encode()
         open(sys.argv[1], 'ab').write(body)
         self.send_response(200); self.send_header('content-length', str(len(body))); self.end_headers()
@@ -260,7 +270,10 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
     }
     assert_eq!(echo.seen().matches(&format!("Authorization: Bearer {VALUE}")).count(), 2, "{}", echo.seen());
     let model = client.run(&session, "curl -sS --noproxy '*' -H \"x-api-key: $TOKEN\" $MODEL_URL/messages").await;
-    assert!(model["stdout"].as_str().unwrap().starts_with("/v1/messages"), "{model}");
+    assert!(model["stdout"].as_str().unwrap().contains("test-model"), "{model}");
+    let history = client.history(&session, "spent", 1).await;
+    let spent = history.iter().find(|event| event["event"] == "spent").unwrap();
+    assert_eq!((&spent["input_tokens"], &spent["output_tokens"]), (&json!(12), &json!(34)), "{spent}");
     assert!(echo.seen().contains(&format!("x-api-key: {VALUE}")), "{}", echo.seen());
     // Nowhere inside: variables, files, memory of processes, what /proc tells.
     let look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; grep -rl 'the-real-valu[e]' / --exclude-dir=proc \
