@@ -199,5 +199,13 @@ fn spec() -> Result<SandboxSpec> {
     let owner = UserId::local();
     let id = SessionId::random(&owner).map_err(|error| anyhow::anyhow!("no source of chance: {error}"))?;
     let policy = Policy::default();
-    Ok(SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env: BTreeMap::new() })
+    Ok(SandboxSpec {
+        id,
+        owner,
+        image: Image::Host,
+        policy,
+        persistent: false,
+        env: BTreeMap::new(),
+        certificates: None,
+    })
 }

@@ -85,7 +85,15 @@ impl Workbench {
 pub fn spec() -> SandboxSpec {
     let owner = UserId::local();
     let id = SessionId::random(&owner).unwrap();
-    SandboxSpec { id, owner, image: Image::Host, policy: Policy::default(), persistent: false, env: Default::default() }
+    SandboxSpec {
+        id,
+        owner,
+        image: Image::Host,
+        policy: Policy::default(),
+        persistent: false,
+        env: Default::default(),
+        certificates: None,
+    }
 }
 
 pub async fn connect(sandbox: &dyn Sandbox) -> Client {

@@ -22,6 +22,9 @@ pub struct SandboxSpec {
     /// Variables that every command in it starts with.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Certificates, in PEM form, that programs inside trust beside those of this machine.
+    #[serde(default)]
+    pub certificates: Option<String>,
 }
 
 /// What a root file system starts from.

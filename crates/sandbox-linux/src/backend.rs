@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use crate::{
+    certificates,
     folder::{self, Lock},
     handover::pair,
     host::Host,
@@ -164,6 +165,7 @@ impl Backend for LinuxBackend {
         let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder)?;
+        certificates::write(spec, &plan.folder).map_err(Error::io("writing certificates"))?;
         let folder = plan.folder.clone();
         let answer = tokio::time::timeout(
             spec.policy.limits.start,

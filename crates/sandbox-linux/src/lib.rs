@@ -13,6 +13,7 @@ mod backend;
 mod balance;
 mod birth;
 mod bwrap;
+mod certificates;
 mod cgroup;
 mod counts;
 mod disk;
@@ -67,6 +68,7 @@ use sandbox_core::{Result, Sandbox};
 
 pub use aside::Leash;
 pub use backend::LinuxBackend;
+pub use certificates::FILE as CERTIFICATES;
 pub use plan::{HOME, WORKSPACE};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;

@@ -296,7 +296,15 @@ mod tests {
         policy.privileges.security_profile = profile;
         let owner = UserId::local();
         let id = SessionId::random(&owner).unwrap();
-        SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env: Default::default() }
+        SandboxSpec {
+            id,
+            owner,
+            image: Image::Host,
+            policy,
+            persistent: false,
+            env: Default::default(),
+            certificates: None,
+        }
     }
 
     fn choose(module: &SecurityModule, profile: SecurityProfile) -> (Option<Label>, Option<Held>, bool) {

@@ -9,6 +9,7 @@ use sandbox_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    certificates,
     host::Host,
     layers::Layers,
     prepared::Prepared,
@@ -141,6 +142,7 @@ pub fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> 
     }
     steps.extend(root::places(spec, &folder, prepared));
     steps.extend(root::covers(host, prepared));
+    steps.extend(certificates::steps(spec, &folder));
     if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {
         steps.push(Step::Freeze { target: ".".into() });
     }

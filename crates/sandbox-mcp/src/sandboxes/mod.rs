@@ -257,9 +257,11 @@ impl Sandboxes {
         let NewSandbox { image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
-        let mut spec = SandboxSpec { id, owner, image, policy, persistent: lifetime == Lifetime::Persistent, env };
+        let persistent = lifetime == Lifetime::Persistent;
+        let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None };
         let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
         prepared.tell(&mut spec.env, &inner.settings);
+        spec.certificates = prepared.secrets.authority().map(str::to_owned);
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
         let session = self.look_after(backend.create(&spec).await?);
@@ -299,7 +301,7 @@ impl Sandboxes {
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
         if prepared.secrets.authority().is_some() {
-            prepared.place_certificates(&session.client().await?).await?;
+            prepared.place_certificates(session).await?;
         }
         if inner.settings.freeze_on_leak {
             care::freeze_when_told(session, prepared.leaked);

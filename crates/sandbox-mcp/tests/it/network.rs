@@ -347,6 +347,10 @@ async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
         format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
         format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
         format!("python3 -c \"{python}\""),
+        format!(
+            "env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"
+        ),
+        format!("wget -q -S -O /dev/null --header=\"X-Key: $TOKEN\" {url} 2>&1 | grep -o ' 200 ' | head -1"),
     ];
     for (number, tool) in tools.iter().enumerate() {
         let ran = client.run(&session, tool).await;
