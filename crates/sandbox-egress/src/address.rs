@@ -119,6 +119,11 @@ impl Network {
         narrow && reach(self.first) == kind && reach(last) == kind
     }
 
+    /// Whether it is one address.
+    pub fn is_one(&self) -> bool {
+        u32::from(self.prefix) == if self.first.is_ipv4() { 32 } else { 128 }
+    }
+
     /// Whether an address is in it.
     pub fn holds(&self, address: IpAddr) -> bool {
         match (self.first, plain(address)) {

@@ -18,6 +18,9 @@ const LONGEST_READ: usize = 256 << 10;
 const RECORD_HEAD: usize = 5;
 /// Size of a message's head: kind, length.
 const MESSAGE_HEAD: usize = 4;
+/// What is sent along with a hello at once: a server that does not want it passes over it, and behind it could stand another
+/// hello that is not looked at.
+const EARLY_DATA: u16 = 42;
 /// The extensions that hide the name: that of RFC 9849, and an older one.
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 const ENCRYPTED_SERVER_NAME: u16 = 0xffce;
@@ -84,6 +87,10 @@ impl Reader {
         };
         self.tell(|reader| match rest {
             [0x14, ..] if rest.len() < bytes.len() => Beginning::Broken,
+            // Servers pass over a warning, and wait for the hello that they have asked for. What ends the connection ends it.
+            [0x15, _, _, 0, 2, 1, 1..=255, ..] => Beginning::Broken,
+            [0x15, _, _, high, low, ..] if rest.len() == bytes.len() && [*high, *low] != [0, 2] => Beginning::Broken,
+            [0x15, ..] if rest.len() < 7 => Beginning::Incomplete,
             [0x16, _, _, 0, 0, ..] => Beginning::Broken,
             // One of 256 first bytes of something encrypted is this too, and then nearly always says an absurd length.
             [0x16, _, _, _, _, 1, ..] => reader.hello(rest, Beginning::Other),
@@ -166,7 +173,7 @@ fn parse(message: &[u8]) -> Beginning {
     };
     let encrypted = extensions.iter().any(|extension| {
         let kind = u16::from(tls_parser::TlsExtensionType::from(extension));
-        [ENCRYPTED_CLIENT_HELLO, ENCRYPTED_SERVER_NAME].contains(&kind)
+        [ENCRYPTED_CLIENT_HELLO, ENCRYPTED_SERVER_NAME, EARLY_DATA].contains(&kind)
     });
     let mut names = extensions.iter().filter_map(|extension| match extension {
         TlsExtension::SNI(names) => Some(names),
@@ -256,14 +263,25 @@ mod tests {
         for other in [
             &[0x17, 3, 3, 0, 9, 1][..],
             &[0x16, 3, 3, 0, 9, 16],
-            &[0x15, 3, 3, 0, 2, 1],
+            &[0x15, 3, 3, 0, 2, 2, 48],
+            &[0x15, 3, 3, 0, 2, 1, 0],
+            &[&cipher[..], &[0x15, 3, 3, 0, 26, 1, 90]].concat(),
             &[&cipher[..], &[0x17]].concat(),
             // A session that is resumed: what is encrypted begins like a hello by chance.
             &[&cipher[..], &[0x16, 3, 3, 0, 8, 1, 0x9c, 3, 0xe1, 7, 7, 7, 7]].concat(),
         ] {
             assert_eq!(read_next(other), Beginning::Other, "{other:?}");
         }
-        for broken in [&[0x16, 3, 3, 0, 0, 1][..], &[0x16, 1, 1, 0, 9, 1], &[cipher, cipher].concat()] {
+        // A server that has asked for another hello passes over a warning before it.
+        let warning = [0x15, 3, 3, 0, 2, 1, 90];
+        for broken in [
+            &[0x16, 3, 3, 0, 0, 1][..],
+            &[0x16, 1, 1, 0, 9, 1],
+            &[cipher, cipher].concat(),
+            &[&warning[..], &second].concat(),
+            &[&cipher[..], &warning, &second].concat(),
+            &[0x15, 3, 3, 0, 1, 1, 0x15],
+        ] {
             assert_eq!(read_next(broken), Beginning::Broken, "{broken:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -28,7 +28,7 @@ const RESOLVE: Duration = Duration::from_secs(8);
 
 /// The way out of one sandbox.
 pub struct Engine {
-    rules: RwLock<Arc<Rules>>,
+    rules: watch::Sender<Arc<Rules>>,
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
     share: Arc<Share>,
@@ -103,7 +103,7 @@ impl Engine {
     pub fn new(setup: Setup) -> Arc<Self> {
         let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets } = setup;
         Arc::new(Self {
-            rules: RwLock::new(Arc::new(rules)),
+            rules: watch::Sender::new(Arc::new(rules)),
             resolver,
             stand_ins: Mutex::default(),
             share: places.share(limits.connections),
@@ -133,14 +133,26 @@ impl Engine {
         self.share.take()
     }
 
-    /// Other rules from now on, for connections that are made from now on.
+    /// Other rules from now on. What they do not allow any longer is ended.
     pub fn set_rules(&self, rules: Rules) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.rules.send_replace(Arc::new(rules));
     }
 
     /// The rules as they are now.
     pub fn rules(&self) -> Arc<Rules> {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rules.borrow().clone()
+    }
+
+    /// Returns when other rules no longer allow what was allowed before, with the reason.
+    pub(crate) async fn until_denied(&self, target: &Target) -> Reason {
+        let mut changes = self.rules.subscribe();
+        loop {
+            if let Decision::Denied { reason, .. } = changes.borrow_and_update().decide(target) {
+                return reason;
+            }
+            // It cannot be gone before us.
+            let _ = changes.changed().await;
+        }
     }
 
     /// The secrets of this sandbox.
@@ -241,7 +253,7 @@ impl Engine {
         for address in found {
             let becomes = behind(&translators, address);
             let own = [address].into_iter().chain(translated(address)).chain(becomes.iter().copied());
-            let own: Vec<IpAddr> = own.filter(|address| is_own(*address)).collect();
+            let own: Vec<IpAddr> = own.filter(|address| is_own(*address).unwrap_or(true)).collect();
             let behind = becomes.iter().try_for_each(|&address| scope.admits_behind_translator(address, &own));
             match scope.admits(address, &own).and(behind) {
                 Ok(()) => admitted.push(address),
@@ -290,14 +302,18 @@ fn behind(translators: &[Translator], address: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-/// Whether this machine itself has this address now: whoever would send there from there is there.
-fn is_own(address: IpAddr) -> bool {
+/// Whether this machine itself has this address now: whoever would send there from there is there. An error if that cannot
+/// be told.
+fn is_own(address: IpAddr) -> std::io::Result<bool> {
     let unspecified: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let local = std::net::UdpSocket::bind((unspecified, 0)).and_then(|socket| {
-        socket.connect((address, 9))?;
-        socket.local_addr()
-    });
-    local.is_ok_and(|local| local.ip() == address)
+    let socket = match std::net::UdpSocket::bind((unspecified, 0)) {
+        // A machine that does not know such addresses has none.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => return Ok(false),
+        bound => bound?,
+    };
+    // Without a way there, nobody here is meant.
+    let local = socket.connect((address, 9)).and_then(|()| socket.local_addr());
+    Ok(local.is_ok_and(|local| local.ip() == address))
 }
 
 fn same_name(wanted: &Name, said: Option<&Name>) -> Result<(), Reason> {

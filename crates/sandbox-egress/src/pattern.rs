@@ -39,6 +39,11 @@ pub enum PatternError {
 }
 
 impl Pattern {
+    /// Whether it speaks of addresses, and of no name.
+    pub fn is_address(&self) -> bool {
+        !matches!(self, Self::Any | Self::Name(_) | Self::Beneath(_))
+    }
+
     /// Whether this host is meant.
     pub fn matches(&self, host: &Host) -> bool {
         match (self, host) {

@@ -212,12 +212,15 @@ impl Scope {
         if !self.within.is_empty() && named.peek().is_none() {
             return Err(Reason::OutsideRule);
         }
-        // Only who names no others means addresses that are not public.
-        if kind != Reach::Public && named.any(|network| network.is_all(kind)) {
+        let is_own = forms.iter().any(|form| own.contains(form));
+        // Only who names no others means addresses that are not public, and this machine itself is meant only by who says so.
+        let means =
+            |network: &Network| network.is_all(kind) && (!is_own || kind == Reach::Loopback || network.is_one());
+        if kind != Reach::Public && named.any(means) {
             return Ok(());
         }
         match kind {
-            Reach::Public if forms.iter().any(|form| own.contains(form)) => Err(Reason::OwnAddress),
+            Reach::Public | Reach::Private if is_own => Err(Reason::OwnAddress),
             Reach::Public => Ok(()),
             Reach::Loopback => Err(Reason::Loopback),
             Reach::Private => Err(Reason::PrivateNetwork),

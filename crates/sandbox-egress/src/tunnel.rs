@@ -106,6 +106,7 @@ impl Engine {
         let [sent, received] = &*counts;
         self.meter.charge(first.len());
         let client = Metered::new(client, &self.meter);
+        let wanted = opened.target.clone();
         let carrying = async {
             match errand {
                 Errand::AsItComes => self.carry_counted(client, &mut opened, first, [sent, received]).await,
@@ -114,6 +115,7 @@ impl Engine {
         };
         let carried = tokio::select! {
             carried = carrying => carried,
+            reason = self.until_denied(&wanted), if errand == Errand::AsItComes => Carried::Denied(reason),
             () = self.until_closed() => Carried::BrokenOff,
             () = self.meter.until_used_up() => Carried::BrokenOff,
         };

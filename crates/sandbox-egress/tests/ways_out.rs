@@ -309,3 +309,22 @@ async fn a_name_is_answered_with_a_stand_in_that_leads_to_it_and_is_looked_up_ou
     assert!(answer.ends_with("served: hello\n"), "{answer}");
     assert_eq!(world.last().await.target, format!("a.example:{}", world.port));
 }
+
+#[tokio::test]
+async fn what_is_no_longer_allowed_is_ended() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let mut stream = TcpStream::connect(world.proxy).await.unwrap();
+    let head = format!("CONNECT a.example:{} HTTP/1.1\r\nHost: x\r\n\r\n", world.port);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    world.engine.set_rules(Rules(vec![allow(&["a.example", "b.example"], HERE)]));
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(world.records.lock().unwrap().is_empty(), "it is still allowed");
+    world.engine.set_rules(Rules::default());
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "it goes on");
+    assert_eq!(world.last().await.verdict, Verdict::Denied(Reason::NoRule));
+}

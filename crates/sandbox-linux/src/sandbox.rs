@@ -132,12 +132,14 @@ impl Sandbox for LinuxSandbox {
         if let Some(doors) = self.doors.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Ok(doors);
         }
-        let asked = || -> io::Result<_> {
-            let state = self.folder.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;
-            let launcher = folder::launcher(&self.folder).ok_or(io::ErrorKind::NotFound)?;
-            handover::ask(state, launcher, self.facts.spec.id.as_str())
+        let (folder, name) = (self.folder.clone(), self.facts.spec.id.to_string());
+        let ask = move || -> io::Result<_> {
+            let state = folder.ancestors().nth(2).ok_or(io::ErrorKind::NotFound)?;
+            let launcher = folder::launcher(&folder).ok_or(io::ErrorKind::NotFound)?;
+            handover::ask(state, launcher, &name)
         };
-        asked().map_err(|error| Error::Unavailable {
+        let asked = tokio::task::spawn_blocking(ask).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        asked.map_err(|error| Error::Unavailable {
             what: "the network of this sandbox".into(),
             why: format!("the launcher that made it is gone ({error})"),
             fix: "Save its files and create a new sandbox".into(),

@@ -20,7 +20,7 @@ impl Policy {
             name: self.name.clone(),
             limits: self.limits.within(&ceiling.limits),
             network: self.network.within(ceiling.network),
-            network_rules: rules_within(&self.network_rules, &ceiling.network_rules),
+            network_rules: rules_within(self, ceiling),
             host_ports: self.host_ports.intersection(&ceiling.host_ports).copied().collect(),
             filesystem,
             privileges: self.privileges.within(&ceiling.privileges),

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Policy;
+
 /// How far connections may reach. "Public" never includes loopback, private, link-local or metadata addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,10 +79,23 @@ pub enum Ports {
 
 /// Of rules for two policies that must both hold: whatever either denies is denied, and what both allow in the same words
 /// is allowed. Whether one rule is part of another cannot be told from the words.
-pub(super) fn rules_within(rules: &[NetworkRule], ceiling: &[NetworkRule]) -> Vec<NetworkRule> {
-    let denied = ceiling.iter().chain(rules).filter(|rule| !rule.deny.is_empty());
-    let allowed = rules.iter().filter(|rule| rule.deny.is_empty() && ceiling.contains(rule));
-    denied.chain(allowed).cloned().collect()
+pub(super) fn rules_within(policy: &Policy, ceiling: &Policy) -> Vec<NetworkRule> {
+    let (rules, bounds) = (&policy.network_rules, &ceiling.network_rules);
+    let denied = bounds.iter().chain(rules).filter(|rule| !rule.deny.is_empty());
+    let allowed = rules.iter().filter(|rule| rule.deny.is_empty() && bounds.contains(rule));
+    // Registries alone are also reached by ssh, the web with them is not.
+    let no_ssh = NetworkRule { deny: vec!["*".into()], ports: vec![Ports::One(22)], ..NetworkRule::default() };
+    let only_by_web = matches!(
+        (policy.network, ceiling.network),
+        (Network::Registries, Network::WebAndRegistries) | (Network::WebAndRegistries, Network::Registries)
+    );
+    let mut left: Vec<NetworkRule> = Vec::new();
+    for rule in only_by_web.then_some(&no_ssh).into_iter().chain(denied).chain(allowed) {
+        if !left.contains(rule) {
+            left.push(rule.clone());
+        }
+    }
+    left
 }
 
 #[cfg(test)]
@@ -93,7 +108,11 @@ mod tests {
         let both = rule(r#"{"allow": ["a.example"], "ports": [443, "8000-8010"]}"#);
         let (ours, theirs) = (rule(r#"{"allow": ["b.example"]}"#), rule(r#"{"allow": ["c.example"]}"#));
         let (denied, never) = (rule(r#"{"deny": ["x.example"]}"#), rule(r#"{"deny": ["y.example"]}"#));
-        let left = rules_within(&[both.clone(), ours, denied.clone()], &[theirs, never.clone(), both.clone()]);
+        let policy = |network_rules| Policy { network_rules, ..Policy::default() };
+        let ours = policy(vec![both.clone(), ours, denied.clone()]);
+        let left = rules_within(&ours, &policy(vec![theirs, never.clone(), both.clone()]));
         assert_eq!(left, [never, denied, both]);
+        let build = Policy::preset("build").unwrap_or_default();
+        assert_eq!(rules_within(&build, &Policy::default()).len(), 1, "the web is not reached by ssh");
     }
 }

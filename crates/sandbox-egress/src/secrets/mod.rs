@@ -38,7 +38,7 @@ pub use self::{
     budget::Budget,
     error::SecretsError,
     find::FinderError,
-    secret::{PlainHttp, Secret, Usage, Value},
+    secret::{Placed, PlainHttp, Secret, Usage, Value},
     service::{Scheme, Service, Upstream, UpstreamError},
     spent::{Basis, Spent},
     trust::{Trust, TrustError},

@@ -14,7 +14,7 @@ use super::{
     Kept, Outgoing, Stopped,
     body::Watch,
     replace::{Pair, Plan},
-    secret::Held,
+    secret::{Held, Placed, is_credential},
     written::{self, credentials, encoded_credentials, replace_in_address},
 };
 use crate::Reason;
@@ -29,7 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The values that go out on one connection.
 pub(super) struct Values {
-    /// Placeholders, and what they stand for.
+    /// Placeholders, and what they stand for, where somebody proves who they are.
+    credentials: Option<Arc<Plan>>,
+    /// The same, for anywhere.
     pairs: Vec<Pair>,
     plan: Option<Arc<Plan>>,
     /// Secrets whose header is set.
@@ -45,10 +47,12 @@ pub(super) struct Put<'a> {
 
 impl Values {
     pub(super) fn new<'a>(held: impl Iterator<Item = &'a Held>, headers: Vec<usize>) -> Self {
-        let held = held.filter(|held| held.mark.is_some());
-        let pairs: Vec<Pair> =
-            held.map(|held| Pair::new(held.placeholder.as_str(), held.secret.value.as_str())).collect();
-        Self { plan: Plan::new(pairs.clone()), pairs, headers }
+        let held: Vec<&Held> = held.filter(|held| held.mark.is_some()).collect();
+        let pair = |held: &&Held| Pair::new(held.placeholder.as_str(), held.secret.value.as_str());
+        let anywhere = held.iter().filter(|held| held.secret.placed == Placed::Anywhere);
+        let pairs: Vec<Pair> = anywhere.map(pair).collect();
+        let credentials = Plan::new(held.iter().map(pair).collect());
+        Self { credentials, plan: Plan::new(pairs.clone()), pairs, headers }
     }
 }
 
@@ -94,9 +98,10 @@ impl<'a> Put<'a> {
     }
 
     fn put_in_headers(&mut self, headers: &mut HeaderMap) -> Result<Vec<Pair>, Stopped> {
-        let Some(plan) = self.values.plan.clone() else { return Ok(Vec::new()) };
         let mut made = Vec::new();
-        for value in headers.values_mut() {
+        for (name, value) in headers.iter_mut() {
+            let plan = if is_credential(name) { &self.values.credentials } else { &self.values.plan };
+            let Some(plan) = plan.clone() else { continue };
             let replaced = match credentials(value.as_bytes()) {
                 Some((before, credentials)) => {
                     let (credentials, count) = plan.replace(&credentials);

@@ -33,8 +33,42 @@ pub struct Secret {
     pub ports: Vec<RangeInclusive<u16>>,
     /// How it gets into requests.
     pub usage: Usage,
+    /// Where in a request its placeholder is replaced.
+    pub placed: Placed,
     /// Whether it may also be sent where everybody on the way can read it.
     pub plain_http: PlainHttp,
+}
+
+/// Where in a request a placeholder is replaced. Whoever is inside writes the request: what a server stores of it can be read
+/// again later, in another form or by another name, so a value that stands anywhere can be had by whoever uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placed {
+    /// In headers that prove who somebody is, which no server stores.
+    #[default]
+    Credentials,
+    /// Also in the address, in all headers, and in the body.
+    Anywhere,
+}
+
+/// Headers that prove who somebody is.
+const CREDENTIALS: [&str; 12] = [
+    "authorization",
+    "api-key",
+    "apikey",
+    "job-token",
+    "ocp-apim-subscription-key",
+    "private-token",
+    "x-access-token",
+    "x-api-key",
+    "x-auth-token",
+    "x-goog-api-key",
+    "x-subscription-token",
+    "x-vault-token",
+];
+
+/// Whether a header proves who somebody is.
+pub(crate) fn is_credential(name: &HeaderName) -> bool {
+    CREDENTIALS.contains(&name.as_str())
 }
 
 /// The value of a secret. It is never shown.
@@ -197,6 +231,7 @@ mod tests {
             hosts: vec!["*.example.com".parse().expect("a pattern")],
             ports: vec![443..=443],
             usage,
+            placed: Placed::Anywhere,
             plain_http: PlainHttp::Refused,
         }
     }

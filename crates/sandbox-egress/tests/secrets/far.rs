@@ -186,6 +186,7 @@ pub fn secret(name: &str, host: &str) -> Secret {
         hosts: vec![host.parse().unwrap()],
         ports: Vec::new(),
         usage: Usage::Placeholder,
+        placed: sandbox_egress::Placed::Anywhere,
         plain_http: PlainHttp::Refused,
     }
 }

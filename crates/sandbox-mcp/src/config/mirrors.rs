@@ -1,15 +1,16 @@
 //! Places of the user's own that packages come from: named in the settings, or found where this machine's package managers
 //! are told of them. Sandboxes whose policy reaches package registries reach these too, and pip and npm inside are told.
 //!
-//! Names and passwords in such addresses stay outside: only host, port and path are ever passed on.
+//! What is found by itself leads to public addresses only; who means a private network says so in the settings. Addresses with
+//! anything in them that could be a password are not told to anybody inside.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use configparser::ini::Ini;
-use sandbox_egress::{Mirror, Network, Pattern};
+use sandbox_egress::{Host, Mirror, Network, Pattern, Reach, reach};
 use url::Url;
 
-/// A mirror may be inside a company's network. Of this machine itself there is no mirror inside a sandbox.
+/// Where a mirror that the settings name may lead: also into a company's network.
 const WITHIN: [&str; 7] =
     ["0.0.0.0/0", "::/0", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
@@ -31,27 +32,29 @@ impl Mirrors {
 
     fn found(said: &[Url], etc: &Path, home: &Path, variable: impl Fn(&str) -> Option<String>) -> Self {
         let mut mirrors = Self::default();
-        said.iter().for_each(|url| mirrors.add(url));
+        let within: Vec<Network> = WITHIN.iter().filter_map(|block| block.parse().ok()).collect();
+        said.iter().for_each(|url| mirrors.add(url, &within));
         let pip = pip(etc, home, &variable);
         let npm = npm(etc, home, &variable);
         for (name, url) in [("PIP_INDEX_URL", &pip), ("NPM_CONFIG_REGISTRY", &npm)] {
-            let Some(url) = url.as_deref().and_then(address) else { continue };
-            mirrors.add(&url);
-            if is_elsewhere(&url) {
+            let Some(text) = url else { continue };
+            let Some(url) = address(text) else { continue };
+            mirrors.add(&url, &[]);
+            if is_elsewhere(&url) && holds_no_password(text) {
                 mirrors.variables.insert(name.to_owned(), url.to_string());
             }
         }
         let others = cargo(home).into_iter().chain(apt(etc)).chain(variable("GOPROXY"));
-        others.filter_map(|text| address(&text)).for_each(|url| mirrors.add(&url));
+        others.filter_map(|text| address(&text)).for_each(|url| mirrors.add(&url, &[]));
         mirrors
     }
 
-    fn add(&mut self, url: &Url) {
+    fn add(&mut self, url: &Url, within: &[Network]) {
         let host = url.host_str().and_then(|host| host.parse::<Pattern>().ok());
         let (Some(host), Some(port), true) = (host, url.port_or_known_default(), is_elsewhere(url)) else { return };
-        let within: Vec<Network> = WITHIN.iter().filter_map(|block| block.parse().ok()).collect();
-        let mirror = Mirror { host, port, within };
-        if !self.places.contains(&mirror) {
+        let mirror = Mirror { host, port, within: within.to_vec() };
+        // What the settings say comes first, and counts.
+        if !self.places.iter().any(|known| (&known.host, known.port) == (&mirror.host, mirror.port)) {
             self.places.push(mirror);
         }
     }
@@ -66,13 +69,19 @@ pub fn address(text: &str) -> Option<Url> {
     Some(url)
 }
 
-/// Inside, this machine's loopback is the sandbox's own.
+/// Some have a token in the path; words that people read are shorter.
+fn holds_no_password(text: &str) -> bool {
+    let Ok(url) = Url::parse(text.trim()) else { return false };
+    let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    plain && url.fragment().is_none() && url.path().split('/').all(|part| part.len() <= 20)
+}
+
+/// Inside, this machine's loopback is the sandbox's own; and nobody keeps packages at an address that is not for use.
 fn is_elsewhere(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name != "localhost" && !name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => !address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => !address.is_loopback(),
-        None => false,
+    let Ok(host) = url.host_str().unwrap_or_default().parse::<Host>() else { return false };
+    match host {
+        Host::Name(name) => name.as_str() != "localhost" && !name.as_str().ends_with(".localhost"),
+        Host::Address(address) => matches!(reach(address), Reach::Public | Reach::Private),
     }
 }
 
@@ -155,10 +164,34 @@ mod tests {
                 "pypi.corp.example:8443"
             ]
         );
-        assert_eq!(mirrors.variables["PIP_INDEX_URL"], "https://pypi.corp.example:8443/simple");
+        assert!(!mirrors.variables.contains_key("PIP_INDEX_URL"), "a password was in it");
+        assert_eq!(mirrors.variables["NPM_CONFIG_REGISTRY"], "https://npm.corp.example/");
+        let inside: Vec<String> = mirrors
+            .places
+            .iter()
+            .filter(|mirror| !mirror.within.is_empty())
+            .map(|mirror| mirror.host.to_string())
+            .collect();
+        assert_eq!(inside, ["packages.corp.example"], "only what the settings name may be in a private network");
         assert!(!format!("{mirrors:?}").contains("secret"));
         let said = |name: &str| (name == "PIP_INDEX_URL").then(|| "https://other.example/simple".to_owned());
         let nowhere = Path::new("/nowhere");
-        assert_eq!(Mirrors::found(&[], nowhere, nowhere, said).places.len(), 1);
+        let mirrors = Mirrors::found(&[], nowhere, nowhere, said);
+        assert_eq!(
+            (mirrors.places.len(), mirrors.variables["PIP_INDEX_URL"].as_str()),
+            (1, "https://other.example/simple")
+        );
+        for wrong in [
+            "http://0.0.0.0:1/",
+            "http://[::ffff:127.0.0.1]:1/",
+            "http://169.254.1.1/",
+            "http://localhost/",
+            "http://[::]/",
+            "http://127.1/",
+        ] {
+            let said = |name: &str| (name == "PIP_INDEX_URL").then(|| wrong.to_owned());
+            assert_eq!(Mirrors::found(&[], nowhere, nowhere, said), Mirrors::default(), "{wrong}");
+        }
+        assert!(!holds_no_password("https://dl.example.com/abcdefghijklmnopqrstuvwxyz0123/simple"));
     }
 }

@@ -67,6 +67,14 @@ impl Settings {
         policy.allow_unenforced.extend(&self.allow_unenforced);
     }
 
+    /// A policy that a sandbox was made with, as far as today's settings still give it.
+    pub fn bounded_now(&self, mut policy: Policy) -> Policy {
+        if policy.name == DEVELOPMENT {
+            policy.host_ports.retain(|port| self.development_ports.contains(port));
+        }
+        self.ceiling.as_ref().map_or(policy.clone(), |ceiling| policy.within(ceiling))
+    }
+
     fn bounded(&self, mut policy: Policy) -> Policy {
         // The usual run time of a preset means "as long as the operator lets anything run"; a shorter one is a limit.
         // The ceiling's is a limit whatever it is.

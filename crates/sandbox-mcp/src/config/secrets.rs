@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::Policy;
-use sandbox_egress::{Network, Pattern, PlainHttp, Upstream, Usage, Value};
+use sandbox_egress::{Network, Pattern, Placed, PlainHttp, Upstream, Usage, Value};
 use serde::Deserialize;
 
 /// One secret.
@@ -26,6 +26,8 @@ pub struct SecretSetting {
     pub usage: Usage,
     /// The variable that holds its placeholder inside.
     pub variable: String,
+    /// Where in a request its placeholder is replaced.
+    pub placed: Placed,
     /// Whether it may be sent without TLS.
     pub plain_http: PlainHttp,
     policies: BTreeSet<String>,
@@ -73,6 +75,8 @@ struct WrittenSecret {
     ports: Vec<u16>,
     header: Option<String>,
     variable: Option<String>,
+    #[serde(default)]
+    anywhere: bool,
     #[serde(default)]
     plain_http: bool,
     policies: BTreeSet<String>,
@@ -172,6 +176,7 @@ impl WrittenSecret {
             ports: self.ports,
             usage,
             variable,
+            placed: if self.anywhere { Placed::Anywhere } else { Placed::Credentials },
             plain_http: if self.plain_http { PlainHttp::Allowed } else { PlainHttp::Refused },
             policies: self.policies,
             name,

@@ -191,7 +191,7 @@ impl Pending {
 
 /// The question as a form with one choice.
 fn form(question: &Question) -> ElicitRequestParams {
-    let choices: Vec<String> = question.span.choices().iter().map(Span::to_string).collect();
+    let choices: Vec<String> = question.choices().iter().map(Span::to_string).collect();
     let schema = json!({
         "type": "object",
         "properties": {"for": {
@@ -217,7 +217,7 @@ fn reply(result: &ElicitResult, question: &Question) -> Reply {
     Reply::Granted(match chosen {
         None => question.span,
         Some(chosen) => {
-            let offered = question.span.choices().into_iter().find(|span| json!(span.to_string()) == *chosen);
+            let offered = question.choices().into_iter().find(|span| json!(span.to_string()) == *chosen);
             offered.unwrap_or(Span::Once)
         }
     })

@@ -39,19 +39,20 @@ pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: Arc<Notify>) {
     tokio::spawn(async move {
         leaked.notified().await;
         let Some(session) = session.upgrade() else { return };
-        if let Some(way_out) = session.way_out() {
-            way_out.shut();
-        }
+        let why = "it sent the placeholder of a secret to where it does not belong";
+        // First what does not depend on anybody inside, and outlives this server.
+        session.freeze(why);
+        session.record(What::Frozen { why: why.into() });
         // Twice: what was just being started was not there yet.
         for _ in 0..2 {
-            if let Ok(client) = session.client().await {
-                let _ = client.signal(Target::All, STOP).await;
-            }
+            let stop = async { session.client().await.ok()?.signal(Target::All, STOP).await.ok() };
+            let _ = tokio::time::timeout(STOPPING, stop).await;
         }
-        session.record(What::Frozen { why: "it sent the placeholder of a secret to where it does not belong".into() });
     });
 }
 
+/// Time for an executor to stop everything.
+const STOPPING: Duration = Duration::from_secs(3);
 /// SIGSTOP, which nobody can ignore.
 const STOP: i32 = 19;
 

@@ -55,7 +55,7 @@ pub use status::{State, Status, Summary};
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Backend, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Backend, Policy, Sandbox, SandboxSpec, SessionId, UserId};
 
 use crate::config::Settings;
 
@@ -108,9 +108,13 @@ impl Sandboxes {
         for sandbox in alive {
             let session = sandboxes.look_after(sandbox);
             session.record(What::Adopted);
-            if let Err(error) = sandboxes.reopen_way_out(&session).await {
-                tracing::warn!("{} has no network any longer: {error}", session.id());
-            }
+            // Aside: nobody who does not answer keeps others from being served.
+            let centre = sandboxes.clone();
+            tokio::spawn(async move {
+                if let Err(error) = centre.reopen_way_out(&session).await {
+                    tracing::warn!("{} has no network any longer: {error}", session.id());
+                }
+            });
         }
         care::clean_up_when_idle(&sandboxes);
         Ok(sandboxes)
@@ -266,7 +270,7 @@ impl Sandboxes {
         way_out::rules(&spec.policy, &inner.settings)?;
         let session = self.look_after(backend.create(&spec).await?);
         drop(room);
-        if let Err(error) = self.open_way_out(&session, prepared).await {
+        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
             self.end(&session, "its way out could not be opened").await?;
             return Err(error);
         }
@@ -289,19 +293,31 @@ impl Sandboxes {
         session
     }
 
+    /// What was allowed when a sandbox was made may be too much by now.
     async fn reopen_way_out(&self, session: &Arc<Session>) -> Result<(), SandboxesError> {
-        let prepared = secrets::prepare(&self.0.settings, &session.facts().spec, &self.0.journal).await?;
-        self.open_way_out(session, prepared).await
+        if session.is_frozen() {
+            return Ok(());
+        }
+        let mut spec = session.facts().spec.clone();
+        spec.policy = self.0.settings.bounded_now(spec.policy);
+        let prepared = secrets::prepare(&self.0.settings, &spec, &self.0.journal).await?;
+        self.open_way_out(session, &spec.policy, prepared).await
     }
 
-    async fn open_way_out(&self, session: &Arc<Session>, prepared: secrets::Prepared) -> Result<(), SandboxesError> {
+    async fn open_way_out(
+        &self,
+        session: &Arc<Session>,
+        policy: &Policy,
+        prepared: secrets::Prepared,
+    ) -> Result<(), SandboxesError> {
         let inner = &self.0;
         let secrets = prepared.secrets.clone();
-        let opened = inner.outside.open(&**session.sandbox(), &inner.settings, &inner.journal, secrets).await?;
+        let rules = way_out::rules(policy, &inner.settings)?;
+        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets).await?;
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
         if prepared.secrets.authority().is_some() {
-            prepared.place_certificates(session).await?;
+            patience::soon(prepared.place_certificates(session)).await?;
         }
         if inner.settings.freeze_on_leak {
             care::freeze_when_told(session, prepared.leaked);

@@ -129,6 +129,7 @@ impl Session {
         if port == 0 || WAY_OUT_PORTS.contains(&port) {
             return Err(SandboxesError::ReservedPort(port));
         }
+        self.check_frozen()?;
         self.touch();
         let listening = match self.connect_to_port(port).await {
             Ok(_) => true,

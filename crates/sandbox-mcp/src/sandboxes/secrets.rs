@@ -80,6 +80,7 @@ pub(super) async fn prepare(
             hosts: secret.hosts.clone(),
             ports: secret.ports.iter().map(|&port| port..=port).collect(),
             usage: secret.usage.clone(),
+            placed: secret.placed,
             plain_http: secret.plain_http,
         });
     }

@@ -36,6 +36,9 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// A sandbox that does not answer in this time is described without its answer.
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
 
+/// In the folder of one that was stopped for good.
+const FROZEN: &str = "frozen";
+
 /// How long a sandbox that is not persistent lives without a server, at most.
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -130,10 +133,36 @@ impl Session {
         self.connected().await
     }
 
+    /// Nothing is started in it any more, and it reaches nothing; also when another server looks after it.
+    pub(super) fn freeze(&self, why: &str) {
+        if let Err(error) = std::fs::write(self.folder.join(FROZEN), why) {
+            tracing::warn!("that {} is frozen could not be written down: {error}", self.id());
+        }
+        if let Some(way_out) = self.way_out.get() {
+            way_out.shut();
+        }
+    }
+
+    /// Whether it was stopped for good.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.folder.join(FROZEN).exists()
+    }
+
+    pub(super) fn check_frozen(&self) -> Result<(), SandboxesError> {
+        if !self.is_frozen() {
+            return Ok(());
+        }
+        let step = format!("starting a command in {}", self.id());
+        let why = "the sandbox is frozen: it sent the placeholder of a secret to where it does not belong. Take its files with \
+                   get_files, and end it with cleanup_session";
+        Err(sandbox_core::Error::Step { step, why: why.to_owned() }.into())
+    }
+
     /// Starts a command. Its timeout is lowered to what the policy and the operator allow.
     pub async fn start(self: &Arc<Self>, admitted: Admitted) -> Result<Following, SandboxesError> {
         let Admitted { mut exec, allowed, .. } = admitted;
         exec.timeout = Some(allowed.timeout);
+        self.check_frozen()?;
         let client = self.client().await?;
         let follow = match patience::soon(client.spawn(&exec)).await {
             // The executor was lost between two calls; a new connection tells whether it is there.
@@ -152,6 +181,7 @@ impl Session {
         if limit == TimeLimit::Policy {
             exec.timeout = Some(allowed.timeout);
         }
+        self.check_frozen()?;
         let attached = patience::soon(self.client().await?.spawn_attached(&exec)).await?;
         self.record(What::Started { job: attached.job(), command: shortened(&exec.program.to_string()) });
         Ok(attached)

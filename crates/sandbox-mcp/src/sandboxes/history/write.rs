@@ -6,8 +6,12 @@ use rusqlite::{Connection, params};
 
 use super::Entry;
 
-/// Entries of each kind that are kept.
+/// Entries of each table that are kept.
 const KEPT: u32 = 100_000;
+/// Connections of one sandbox that are kept: it can make as many as it likes, and nobody else is to lose anything by that.
+const CONNECTIONS: u32 = 10_000;
+/// After so many entries old ones are removed.
+const OFTEN: usize = 2000;
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -29,6 +33,7 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
             None
         }
     };
+    let mut written = 0;
     while let Ok(first) = entries.recv() {
         let mut flushes = Vec::new();
         let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(256);
@@ -37,6 +42,13 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
             && let Err(error) = write(database, &batch)
         {
             tracing::warn!("the history in {} misses something: {error}", file.display());
+        }
+        written += batch.len();
+        if let Some(database) = database.as_ref().filter(|_| written >= OFTEN) {
+            written = 0;
+            if let Err(error) = prune(database) {
+                tracing::debug!("old entries of {} stay: {error}", file.display());
+            }
         }
         flushes.extend(batch.into_iter().filter_map(|entry| match entry {
             Entry::Flush(done) => Some(done),
@@ -52,11 +64,24 @@ fn open_for_writing(file: &Path) -> rusqlite::Result<Connection> {
     let database = Connection::open(file)?;
     database.busy_timeout(Duration::from_secs(5))?;
     database.execute_batch(SCHEMA)?;
+    prune(&database)?;
+    Ok(database)
+}
+
+/// Removes what is old; of connections first those of who has made most.
+fn prune(database: &Connection) -> rusqlite::Result<()> {
+    let sql = format!(
+        "DELETE FROM events WHERE kind = 'connection' AND id <= (
+             SELECT id FROM events AS later WHERE later.session = events.session AND later.kind = 'connection'
+             ORDER BY id DESC LIMIT 1 OFFSET {CONNECTIONS})
+         AND session IN (SELECT session FROM events WHERE kind = 'connection' GROUP BY session HAVING count(*) > {CONNECTIONS})"
+    );
+    database.execute(&sql, [])?;
     for table in ["events", "tasks"] {
         let sql = format!("DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {KEPT}");
         database.execute(&sql, [])?;
     }
-    Ok(database)
+    Ok(())
 }
 
 fn write(database: &mut Connection, batch: &[Entry]) -> rusqlite::Result<()> {
