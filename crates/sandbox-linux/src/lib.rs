@@ -26,6 +26,7 @@ mod handover;
 mod holdings;
 mod host;
 mod ids;
+mod java_trust;
 mod landlock;
 mod launcher;
 mod layers;
@@ -68,7 +69,7 @@ use sandbox_core::{Result, Sandbox};
 
 pub use aside::Leash;
 pub use backend::LinuxBackend;
-pub use certificates::FILE as CERTIFICATES;
+pub use certificates::renew as renew_certificates;
 pub use plan::{HOME, WORKSPACE};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;

@@ -124,15 +124,12 @@ impl Prepared {
     /// Puts the certificates where programs inside were told that they are, and anew where an earlier server put them.
     pub async fn place_certificates(&self, session: &Session) -> Result<(), SandboxesError> {
         let Some(authority) = self.secrets.authority() else { return Ok(()) };
-        let mounted = session.folder().join(sandbox_linux::CERTIFICATES);
+        let renewed = sandbox_linux::renew_certificates(session.facts(), authority, session.folder());
+        renewed.map_err(SandboxesError::io("writing certificates"))?;
         let client = session.client().await?;
         let known = BUNDLES.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
         let bundle = format!("{}\n{authority}", known.trim_end());
         let folder = CERTIFICATES.rsplit_once('/').map_or("", |(folder, _)| folder);
-        if mounted.exists() {
-            // In place: what is mounted inside is this very file.
-            std::fs::write(&mounted, &bundle).map_err(SandboxesError::io("writing certificates"))?;
-        }
         client.make_folder(&Path::from(folder)).await?;
         let mut writer = client.write().await?;
         writer.begin(&NewFile { path: Path::from(CERTIFICATES), mode: Some(0o644) }).await?;

@@ -363,6 +363,22 @@ async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
         ),
         format!("wget -q -S -O /dev/null --header=\"X-Api-Key: $TOKEN\" {url} 2>&1 | grep -o ' 200 ' | head -1"),
     ];
+    let java = std::process::Command::new("java").arg("-version").output().is_ok_and(|java| java.status.success());
+    let mut tools = Vec::from(tools);
+    if java && std::path::Path::new("/etc/ssl/certs/java/cacerts").exists() {
+        // With its own store of certificates, and without a proxy.
+        let source = format!(
+            "public class A {{ public static void main(String[] a) throws Exception {{ var c = (java.net.HttpURLConnection) \
+             new java.net.URL(\"{url}\").openConnection(); c.setRequestProperty(\"X-Api-Key\", System.getenv(\"TOKEN\")); \
+             System.out.println(c.getResponseCode()); }} }}"
+        );
+        client
+            .ok("write_files", json!({"session_id": session, "files": [{"path": "A.java", "content": source}]}))
+            .await;
+        if client.run(&session, "javac A.java").await["exit_code"] == 0 {
+            tools.push("java A".to_owned());
+        }
+    }
     for (number, tool) in tools.iter().enumerate() {
         let ran = client.run(&session, tool).await;
         assert_eq!(ran["stdout"].as_str().unwrap().trim(), "200", "{tool}: {ran}");
