@@ -267,6 +267,14 @@ fn strip(headers: &mut HeaderMap) {
     named.into_iter().chain(always).for_each(|name| drop(headers.remove(name)));
 }
 
+/// Answers somebody who was refused and takes us for the server.
+pub(crate) async fn explain(stream: TcpStream, target: &Target, refusal: &Refusal) {
+    let respond = service_fn(|_: Request<Incoming>| async { Ok::<_, Infallible>(denied(target, refusal)) });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+    let _ = tokio::time::timeout(PATIENCE, builder.serve_connection(TokioIo::new(stream), respond)).await;
+}
+
 pub(crate) fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
     let rule = refusal.rule.as_ref().map(|rule| format!(" (rule `{rule}`)"));
     let secret = refusal.secret.as_ref().map(|secret| format!(" (secret `{secret}`)"));

@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Engine, Host, Reach, Reason, Target, reach, tunnel::Carried};
+use crate::{Engine, Host, Reach, Reason, Refusal, Target, proxy::explain, reach, tunnel::Carried};
 
 /// Where names are asked for.
 const DNS: u16 = 53;
@@ -15,6 +15,8 @@ const DNS: u16 = 53;
 const LONGEST: usize = 4096;
 /// Time for the next question, and to take an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for the first word of somebody who is refused.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 impl Engine {
     /// Serves one connection that was redirected.
@@ -33,7 +35,7 @@ impl Engine {
             self.record_refusal(&target, Reason::Loopback);
             return reset(&stream);
         }
-        match self.open(target).await {
+        match self.open(target.clone()).await {
             Ok(opened) => {
                 let _ = stream.set_nodelay(true);
                 // What ended in order ends in order; what was broken off is reset, and the program notices.
@@ -41,7 +43,7 @@ impl Engine {
                     reset(&stream);
                 }
             }
-            Err(_) => reset(&stream),
+            Err(refusal) => refuse(stream, &target, &refusal).await,
         }
     }
 
@@ -74,6 +76,21 @@ async fn question(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
     let socket = rustix::net::sockopt::ip_original_dst(stream).map(SocketAddr::V4);
     Ok(socket.or_else(|_| rustix::net::sockopt::ipv6_original_dst(stream).map(SocketAddr::V6))?)
+}
+
+/// Who speaks HTTP gets a page that says why; all others are reset. Whoever speaks first does it at once.
+async fn refuse(stream: TcpStream, target: &Target, refusal: &Refusal) {
+    let mut first = [0; 8];
+    match tokio::time::timeout(A_MOMENT, stream.peek(&mut first)).await {
+        Ok(Ok(length)) if begins_request(&first[..length]) => explain(stream, target, refusal).await,
+        _ => reset(&stream),
+    }
+}
+
+/// A method in capitals, and a blank.
+fn begins_request(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    (3..=7).contains(&method) && bytes.get(method) == Some(&b' ')
 }
 
 /// The other side learns at once that nothing will come.

@@ -147,6 +147,8 @@ async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
         let refused = fetch(&client, &session, &url, how).await;
         assert!(!refused["stdout"].to_string().contains("served"), "{url} {how}: {refused}");
     }
+    let page = fetch(&client, &session, "http://93.184.215.14/", "--noproxy '*'").await;
+    assert!(page["stdout"].as_str().unwrap().contains("no rule of this sandbox's policy"), "{page}");
     let refused = fetch(&client, &session, "http://example.invalid/", "").await;
     let denial = &refused["denials"][0];
     assert_eq!((&denial["kind"], &denial["target"]), (&json!("network"), &json!("example.invalid:80")), "{refused}");
