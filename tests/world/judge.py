@@ -21,7 +21,7 @@ def verdict(row, level, token, answer, arrived):
             return f"was answered by {address} of the {place} as {hosts}"
     if not expected.where and places.REACHED in answer:
         return f"got through: {answer[:300]}"
-    if expected.must and not any(entry["kind"] == "request" for entry in arrived):
+    if expected.must and not any(entry["kind"] in ("request", "bytes") for entry in arrived):
         return f"did not arrive: {answer[:300]!r}"
     if expected.must and places.REACHED not in answer:
         return f"arrived, and its answer did not come back: {answer[:300]!r}"

@@ -52,24 +52,26 @@ class Person:
             self.become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--inh-caps=-all"]
         self.variables = {"HOME": str(self.home), "USER": name, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": os.environ["PATH"]}
 
-    def words(self, *words):
-        return [*self.become, self.program, *words]
+    def words(self, *words, files=None):
+        """With `files`, no more than so many files may be open in one process, now and at most."""
+        limited = ["prlimit", f"--nofile={files}"] if files else []
+        return [*limited, *self.become, self.program, *words]
 
-    def exec(self, level, command, give=b"", variables=(), seconds=120):
+    def exec(self, level, command, give=b"", seconds=120, files=None):
         """One command in a fresh sandbox."""
-        words = self.words("exec", "--policy", level, *(f"--env={variable}" for variable in variables), "--", *command)
+        words = self.words("exec", "--policy", level, "--", *command, files=files)
         return subprocess.run(words, input=give, capture_output=True, env=self.variables, cwd="/", timeout=seconds)
 
-    def serve(self):
-        return Server(self)
+    def serve(self, files=None):
+        return Server(self, files)
 
 
 class Server:
     """A server process and a client of it, one call at a time for each thread."""
 
-    def __init__(self, person):
+    def __init__(self, person, files=None):
         self.person = person
-        self.process = subprocess.Popen(person.words("serve"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        self.process = subprocess.Popen(person.words("serve", files=files), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                         env=person.variables, cwd="/")
         self.number, self.lock, self.waiting = 0, threading.Lock(), {}
         threading.Thread(target=self._read, daemon=True).start()

@@ -64,13 +64,13 @@ def _serve_safely(stream, journal, context, place):
 def _serve(stream, journal, context, place, address, port):
     if port == 53:
         return names.over_stream(stream, journal)
+    if port in (4000, 9418):
+        stream.sendall(places.REACHED.encode() + b"\r\n")
     first = stream.recv(5, socket.MSG_PEEK)
     if first[:1] == b"\x16":
         hello = stream.recv(16384, socket.MSG_PEEK)
         journal.write("bytes", address, port, hello, place=place)
         stream = context.wrap_socket(stream, server_side=True)
-    if port in (25, 4000, 9418):
-        stream.sendall(places.REACHED.encode() + b"\r\n")
     Site(stream, journal, place, address, port).handle_all()
 
 

@@ -5,7 +5,7 @@ import urllib.parse
 
 import places
 from rows import BUILD, NAMED, OPEN, PUBLIC, REACHING, WEB, Expected, attempt, only, reaches
-from wire import by_connect, by_socks, direct, request, resolved, whole_address
+from wire import by_connect, by_socks, connect, direct, request, resolved, say, whole_address
 
 WAYS = {
     "redirected": lambda name, port, token: direct(resolved(name), port, request(name, token)),
@@ -38,6 +38,13 @@ for way in WAYS:
                        (places.MACHINE_V4, 8001), ("own.good.test", 8001), ("x.host.internal", places.LOOPBACK_PORT)):
         if (way, name) != ("redirected", "127.0.0.1"):
             attempt(f"{name}:{port}, which is not the port of the machine that is allowed, {way}", ("host-port",))(to(way, name, port))
+
+
+@attempt("a server that speaks first, redirected", PUBLIC, reaches("good.test"))
+def speaks_first(token):
+    stream = connect(resolved("good.test"), 4000)
+    greeting = stream.recv(100)
+    return greeting + say(stream, [f"EHLO {token}\r\n".encode(), b"QUIT\r\n"], 1)
 
 
 def followed(target, variables):
