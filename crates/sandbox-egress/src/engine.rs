@@ -12,6 +12,7 @@ use crate::{
     Decision, Host, Limits, Name, Places, Reach, Reason, Resolver, Rules, Scope, StandIns, Target,
     address::{reach, translated},
     client_hello::Beginning,
+    dial::dial,
     ledger::{Entry, Ledger},
     limits::Meter,
     places::{Place, Share},
@@ -20,9 +21,6 @@ use crate::{
     translator::Translator,
 };
 
-/// Time to reach one address, and for all of them.
-const ONE: Duration = Duration::from_secs(5);
-const ALL: Duration = Duration::from_secs(15);
 /// Time for a name server's answer.
 const RESOLVE: Duration = Duration::from_secs(8);
 
@@ -318,21 +316,4 @@ fn is_own(address: IpAddr) -> std::io::Result<bool> {
 
 fn same_name(wanted: &Name, said: Option<&Name>) -> Result<(), Reason> {
     if said.is_some_and(|name| name != wanted) { Err(Reason::TlsOtherName) } else { Ok(()) }
-}
-
-/// One after the other, exactly those that were checked.
-async fn dial(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), Reason> {
-    let all = async {
-        let mut refused = Reason::Unreachable;
-        for &address in addresses {
-            let address = SocketAddr::new(address, port);
-            match tokio::time::timeout(ONE, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok((stream, address)),
-                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => refused = Reason::Refused,
-                Ok(Err(_)) | Err(_) => {}
-            }
-        }
-        Err(refused)
-    };
-    tokio::time::timeout(ALL, all).await.unwrap_or(Err(Reason::Unreachable))
 }

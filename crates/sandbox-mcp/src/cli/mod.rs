@@ -2,6 +2,7 @@
 
 mod args;
 mod attack;
+mod descriptors;
 mod doctor;
 mod exec;
 mod exit;

@@ -2,12 +2,10 @@
 
 use std::io::IsTerminal;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use crate::{app::App, cli::terminal::stop_asked, config::Settings, mcp};
 
 pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
-    raise_descriptor_limit();
+    super::descriptors::raise_limit();
     let app = App::serve(settings).await?;
     let recovery = app.sandboxes.recovery();
     if !recovery.is_empty() {
@@ -24,12 +22,4 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     };
     app.sandboxes.close().await;
     served
-}
-
-/// Every sandbox and every call holds some. The usual limit is low for programs that use select(2), which we do not.
-fn raise_descriptor_limit() {
-    let most = getrlimit(Resource::Nofile).maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }) {
-        tracing::warn!(%error, "the limit on open files stays as it is");
-    }
 }
