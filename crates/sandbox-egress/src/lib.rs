@@ -18,6 +18,7 @@ mod host;
 mod ledger;
 mod limits;
 mod metered;
+mod name_servers;
 mod pattern;
 mod places;
 pub mod plain_http;

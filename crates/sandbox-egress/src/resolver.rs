@@ -15,6 +15,7 @@ use hickory_resolver::{
 
 use crate::{
     host::Name,
+    name_servers::NameServers,
     translator::{KNOWN_NAME, Translator},
 };
 
@@ -30,7 +31,7 @@ pub const THIS_MACHINE: &str = "host.internal";
 /// Asks name servers.
 #[derive(Clone)]
 pub struct Resolver {
-    servers: TokioResolver,
+    servers: Arc<NameServers>,
     translators: Arc<Mutex<Option<Learned>>>,
 }
 
@@ -41,14 +42,13 @@ struct Learned {
 
 /// Why nobody can be asked.
 #[derive(Debug, thiserror::Error)]
-#[error("names cannot be looked up on this machine: {0}. See /etc/resolv.conf")]
+#[error("names cannot be looked up: {0}")]
 pub struct ResolverError(String);
 
 impl Resolver {
     /// The name servers of this machine, and its file of hosts.
-    pub fn of_this_machine() -> Result<Self, ResolverError> {
-        let built = TokioResolver::builder_tokio().and_then(|builder| builder.build());
-        built.map(Self::new).map_err(|error| ResolverError(error.to_string()))
+    pub fn of_this_machine() -> Self {
+        Self::new(NameServers::OfThisMachine(Mutex::default()))
     }
 
     /// A name server of one's own.
@@ -61,11 +61,12 @@ impl Resolver {
         let config = ResolverConfig::from_name_servers(vec![server]);
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         builder.options_mut().attempts = 1;
-        builder.build().map(Self::new).map_err(|error| ResolverError(error.to_string()))
+        let built = builder.build().map(NameServers::Given);
+        built.map(Self::new).map_err(|error| ResolverError(error.to_string()))
     }
 
-    fn new(servers: TokioResolver) -> Self {
-        Self { servers, translators: Arc::default() }
+    fn new(servers: NameServers) -> Self {
+        Self { servers: Arc::new(servers), translators: Arc::default() }
     }
 
     /// Where a name leads now; nothing if it does not exist or nobody answers.
@@ -73,8 +74,9 @@ impl Resolver {
         if name.as_str() == THIS_MACHINE {
             return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         }
+        let Some(servers) = self.servers.current() else { return Vec::new() };
         // With the last dot it is not looked for in this machine's own domain.
-        match self.servers.lookup_ip(format!("{name}.")).await {
+        match servers.lookup_ip(format!("{name}.")).await {
             Ok(found) => found.iter().collect(),
             Err(_) => Vec::new(),
         }
@@ -89,7 +91,8 @@ impl Resolver {
         if let Some(translators) = known(&self.translators.lock().unwrap_or_else(PoisonError::into_inner)) {
             return translators;
         }
-        let asked = tokio::time::timeout(QUICK, self.servers.lookup(KNOWN_NAME, RecordType::AAAA)).await;
+        let Some(servers) = self.servers.current() else { return Arc::default() };
+        let asked = tokio::time::timeout(QUICK, servers.lookup(KNOWN_NAME, RecordType::AAAA)).await;
         let (translators, remembered): (Arc<[_]>, _) = match asked {
             Ok(Ok(found)) => {
                 let addresses = found.answers().iter().filter_map(|record| match &record.data {

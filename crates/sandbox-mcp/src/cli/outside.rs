@@ -10,7 +10,7 @@ use sandbox_core::{Denial, Door, SandboxSpec};
 use sandbox_egress::{Doors, Engine, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
-use super::screen;
+use super::{descriptors, screen};
 use crate::sandboxes::way_out;
 
 /// Refusals that are told.
@@ -18,6 +18,7 @@ const TOLD: usize = 5;
 
 /// Serves doors until the sandbox is gone; then an account of what was refused.
 pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec) -> Vec<u8> {
+    descriptors::raise_limit();
     let refused: Arc<Mutex<BTreeMap<String, Denial>>> = Arc::default();
     let served = runtime().and_then(|runtime| {
         let kept = Arc::clone(&refused);
@@ -29,7 +30,7 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
             }
         };
         runtime.block_on(async {
-            let resolver = Resolver::of_this_machine().map_err(std::io::Error::other)?;
+            let resolver = Resolver::of_this_machine();
             let limits = way_out::limits(&spec.policy);
             let engine = Engine::new(Setup { limits, ..Setup::new(rules, resolver, recorder) });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));

@@ -18,9 +18,14 @@ use crate::config::Settings;
 const KEPT: usize = 16;
 
 /// What all ways out of a server share.
-#[derive(Default)]
 pub(super) struct Outside {
-    resolver: Mutex<Option<Resolver>>,
+    resolver: Resolver,
+}
+
+impl Default for Outside {
+    fn default() -> Self {
+        Self { resolver: Resolver::of_this_machine() }
+    }
 }
 
 /// The way out of one sandbox.
@@ -37,17 +42,6 @@ pub struct WayOut {
 struct Refused(Mutex<VecDeque<Denial>>);
 
 impl Outside {
-    /// Made when the first sandbox needs it: most commands at a terminal never do.
-    fn resolver(&self) -> Result<Resolver, SandboxesError> {
-        let mut resolver = self.resolver.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(resolver) = &*resolver {
-            return Ok(resolver.clone());
-        }
-        let made = Resolver::of_this_machine()
-            .map_err(|error| SandboxesError::io("looking up names")(std::io::Error::other(error)))?;
-        Ok(resolver.insert(made).clone())
-    }
-
     /// Serves the doors of a sandbox from now on; nothing if it has none.
     pub(super) async fn open(
         &self,
@@ -72,7 +66,7 @@ impl Outside {
             Box::new(move |record: &Record| denial(record, &policy).into_iter().for_each(|denial| refused.keep(denial)))
         };
         let limits = limits(&spec.policy);
-        let setup = Setup::new(rules.clone(), self.resolver()?, recorder);
+        let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
         let engine = Engine::new(Setup { limits, on_refusal, secrets, ..setup });
         let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
