@@ -103,7 +103,7 @@ def _may_leave(level, address, port):
     if level in ("yolo-1", "host-port-alone"):
         return False
     if level == "named":
-        return address in places.GOOD and port in (80, 443) or (address, port) == (places.GOOD_ADDRESS, 80)
+        return address in (*places.GOOD, places.BLACK_HOLE) and port in (80, 443) or (address, port) == (places.GOOD_ADDRESS, 80)
     if level == "build":
         return address in places.REGISTRY and port in (80, 443) or address in places.CODE_HOST and port in (80, 443, 22)
     public = ipaddress.ip_address(address).is_global and address != "168.63.129.16" and not address.startswith("64:ff9b:")

@@ -59,6 +59,11 @@ def dress(folder):
     subprocess.run(["mount", "--bind", authorities, "/etc/ssl"], check=True)
 
 
+def ask(folder, text):
+    """From now on the machine's settings for names are these; the file stays the one that is mounted."""
+    pathlib.Path(folder, "etc/resolv.conf").write_text(text)
+
+
 def _put(made, text):
     made.write_text(text)
     made.chmod(0o600 if made.name == "shadow" else 0o644)

@@ -116,6 +116,8 @@ def _addresses(name):
         return [places.GOOD[0], "10.0.0.1", "fd00::1", "169.254.169.254"]
     if name == "mixed-private-first.good.test":
         return ["10.0.0.1", "169.254.169.254", places.GOOD[0]]
+    if name == "half.good.test":
+        return [places.BLACK_HOLE, places.GOOD[0]]
     if name == "huge.good.test":
         return [f"10.0.{high}.{low}" for high in range(4) for low in range(100)] + [places.GOOD[0]]
     if name.endswith("rebind.good.test"):

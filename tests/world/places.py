@@ -11,6 +11,11 @@ WORLD_V6 = "2a02:2f0::1"
 # The name server that the machine asks, and nobody else may.
 NAME_SERVER = "9.9.9.53"
 
+# Another, for when the machine has moved.
+OTHER_NAME_SERVER = "149.112.112.112"
+# Where packets vanish, as IPv6 does on many machines.
+BLACK_HOLE = "2a03:dead::1"
+
 GOOD = ("93.184.215.14", "2606:2800:21f:cb07::14")
 # Allowed by its address, in the policy with named rules.
 GOOD_ADDRESS = "93.184.215.20"

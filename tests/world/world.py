@@ -27,6 +27,7 @@ def main(folder):
     # Every address is one of this machine, except those of the machine that sandboxes run on.
     for version in ("-4", "-6"):
         ip(version, "route", "add", "local", "default", "dev", "lo", "table", "main")
+    ip("-6", "route", "add", "blackhole", f"{places.BLACK_HOLE}/32")
     journal = Journal(f"{folder}/journal")
     watch.watch(CABLE, journal)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
