@@ -4,6 +4,7 @@ import io
 import socket
 import ssl
 import threading
+import time
 from http.server import BaseHTTPRequestHandler
 
 import names
@@ -111,19 +112,30 @@ class Site(BaseHTTPRequestHandler):
         while not self.close_connection:
             self.close_connection = True
             self.handle_one_request()
-        # What comes now comes to nobody, but it came.
         if isinstance(self.connection, ssl.SSLSocket):
-            return
+            return self.end_tls()
+        # What comes now comes to nobody, but it came.
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(LINGER)
         while self.rfile.read1(65536):
             pass
+
+    def end_tls(self):
+        """In order, but whoever does not answer to that is not waited for."""
+        self.connection.settimeout(0.2)
+        try:
+            self.connection.unwrap()
+        except OSError:
+            pass
+        self.connection.shutdown(socket.SHUT_RDWR)
 
     def answer(self):
         hosts = self.headers.get_all("Host") or [""]
         secure = isinstance(self.connection, ssl.SSLSocket)
         body = self.body()
         self.note("request", f"{self.command} {self.path}".encode() + body[:2000], hosts=hosts)
+        if self.special():
+            return
         status, headers, content = sites.respond(hosts[0].split(":")[0].lower().rstrip("."), self.command, self.path,
                                                  self.headers, body, secure)
         if status is None:
@@ -135,7 +147,24 @@ class Site(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.connection.sendall(content)
+
+    def special(self):
+        """Answers that are more than a head and a body; true if it was one."""
+        kind = self.path.split("/")[1]
+        if kind not in ("events", "no-length", "websocket"):
+            return False
+        self.close_connection = True
+        if kind == "websocket":
+            self.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+            head = self.rfile.read(6)
+            self.wfile.write(head[:1] + bytes([head[1] & 127]) + self.rfile.read(head[1] & 127))
+            return True
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for number in range(4 if kind == "events" else 1):
+            self.wfile.write(f"data: {number} {places.REACHED}\n\n".encode())
+            time.sleep(0.3 if kind == "events" else 0)
+        return True
 
     def body(self):
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():

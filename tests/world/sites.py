@@ -1,5 +1,6 @@
 """What the web sites of the world answer: small registries under the names of the real ones, and a code host."""
 
+import hashlib
 import os
 import subprocess
 import urllib.parse
@@ -14,8 +15,10 @@ def respond(host, method, path, headers, body, secure):
     where = urllib.parse.urlsplit(path)
     if where.path.startswith("/redirect/"):
         return 302, {"Location": urllib.parse.unquote(where.path.removeprefix("/redirect/"))}, b""
-    if where.path == "/large":
+    if where.path.startswith("/large"):
         return 200, {}, LARGE
+    if where.path.startswith("/digest/"):
+        return 200, {}, hashlib.sha256(body).hexdigest().encode()
     if host == "github.com" and where.path.startswith("/world/"):
         return git(method, where, headers, body)
     return file_of(host, where.path)

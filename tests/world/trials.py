@@ -13,7 +13,7 @@ import tools
 
 sys.path.insert(1, str(pathlib.Path(__file__).parent / "inside"))
 import rows  # noqa: E402
-import addresses, datagrams, doors, http_tricks, levels, names as _names, tls  # noqa: E401,E402,F401
+import addresses, datagrams, doors, http_tricks, levels, names as _names, streams, tls  # noqa: E401,E402,F401
 
 LEVELS = ("named", "yolo-3", "yolo-1", "yolo-2", "build", "development", "verified", "host-port")
 QUICK = ("named", "yolo-3")
