@@ -267,6 +267,52 @@ def told(person):
     return code
 
 
+CHURN = """
+import os, socket, sys, time
+kind, until, count = sys.argv[1], time.monotonic() + 8, 0
+for _ in range(3):
+    if os.fork() == 0:
+        break
+while time.monotonic() < until:
+    count += 1
+    try:
+        if kind == "questions":
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for number in range(100):
+                    name = b"n%d-%d" % (count, number)
+                    sender.sendto(b"xx\\x01\\0\\0\\x01\\0\\0\\0\\0\\0\\0" + bytes([len(name)]) + name + b"\\x04evil\\x04test\\0\\0\\x01\\0\\x01", ("8.8.8.8", 53))
+        else:
+            socket.create_connection(("10.0.0.1" if kind == "refusals" else "93.184.215.14", 80), 1).close()
+    except OSError:
+        pass
+"""
+
+
+def churn(kind, person):
+    """Whoever connects, is refused or asks as fast as it can takes neither the server's time from others nor the disk."""
+
+    def code(stage):
+        server = person(stage).serve()
+        try:
+            greedy, other = server.sandbox("yolo-3"), server.sandbox("yolo-3")
+            must_fetch(other, "before")
+            before = resident(server)
+            greedy.write("/workspace/churn.py", CHURN.encode())
+            greedy.start(f"python3 /workspace/churn.py {kind}")
+            for number in range(4):
+                time.sleep(1)
+                must_fetch(other, f"beside-{number}")
+            time.sleep(4)
+            grown = resident(server) - before
+            assert grown < 150, f"the server grew by {grown} MiB"
+            used = sum(file.stat().st_size for file in (person(stage).home / ".local/state/sandbox-mcp").glob("*") if file.is_file()) >> 20
+            assert used < 100, f"{used} MiB were written down"
+        finally:
+            server.close()
+
+    return code
+
+
 def moved(person):
     """Whom the machine asks for names may change, or be nobody for a while; sandboxes live on."""
 
@@ -339,6 +385,8 @@ def play(stage):
         if not stage.quick:
             for name in HELD:
                 stage.trial(f"too many {name} hurt nobody else, as {which}", flood(name, who))
+            for kind in ("connections", "refusals", "questions"):
+                stage.trial(f"endless {kind} hurt nobody else, as {which}", churn(kind, who))
             # As many as any sandbox may have without being told otherwise.
             stage.trial(f"all connections of one sandbox hurt nobody else, as {which}", flood(ALL_KINDS, who, "yolo-3", 3000))
             stage.trial(f"all connections where few files may be open hurt nobody else, as {which}", flood(ALL_KINDS, who, "yolo-3", 3000, "1024:1024"))
