@@ -13,9 +13,25 @@ def make(folder):
     names += [f"IP:{address}" for address in (*places.GOOD, places.GOOD_ADDRESS)]
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
     openssl("req", "-x509", *curve, "-keyout", "authority.key", "-out", "authority.pem", "-subj", "/CN=World test")
-    openssl("req", "-x509", *curve, "-keyout", "server.key", "-out", "server.crt", "-subj", "/CN=good.test",
-            "-CA", "authority.pem", "-CAkey", "authority.key", "-addext", f"subjectAltName={','.join(names)}",
-            "-addext", "basicConstraints=CA:FALSE")
+    openssl(
+        "req",
+        "-x509",
+        *curve,
+        "-keyout",
+        "server.key",
+        "-out",
+        "server.crt",
+        "-subj",
+        "/CN=good.test",
+        "-CA",
+        "authority.pem",
+        "-CAkey",
+        "authority.key",
+        "-addext",
+        f"subjectAltName={','.join(names)}",
+        "-addext",
+        "basicConstraints=CA:FALSE",
+    )
     with open(f"{folder}/server.pem", "w") as whole:
         for part in ("server.key", "server.crt"):
             whole.write(open(f"{folder}/{part}").read())

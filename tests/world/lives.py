@@ -105,7 +105,10 @@ def many_at_once(person):
     def code(stage):
         program = MANY.format(count=500)
         done = person(stage).exec("yolo-3", ["python3", "-c", program], files="512:8192")
-        assert b"held 500" in done.stdout and places.REACHED.encode() in done.stdout, (done.stdout[-500:], done.stderr[-500:])
+        assert b"held 500" in done.stdout and places.REACHED.encode() in done.stdout, (
+            done.stdout[-500:],
+            done.stderr[-500:],
+        )
 
     return code
 
@@ -305,7 +308,14 @@ def churn(kind, person):
             time.sleep(4)
             grown = resident(server) - before
             assert grown < 150, f"the server grew by {grown} MiB"
-            used = sum(file.stat().st_size for file in (person(stage).home / ".local/state/sandbox-mcp").glob("*") if file.is_file()) >> 20
+            used = (
+                sum(
+                    file.stat().st_size
+                    for file in (person(stage).home / ".local/state/sandbox-mcp").glob("*")
+                    if file.is_file()
+                )
+                >> 20
+            )
             assert used < 100, f"{used} MiB were written down"
         finally:
             server.close()
@@ -341,7 +351,9 @@ def offline(person):
         server = person(stage).serve()
         try:
             sandbox = server.sandbox("yolo-3")
-            _, text = sandbox.run("curl -sS --max-time 9 http://93.184.215.14/offline; curl -sS --max-time 15 http://good.test/offline")
+            _, text = sandbox.run(
+                "curl -sS --max-time 9 http://93.184.215.14/offline; curl -sS --max-time 15 http://good.test/offline"
+            )
             assert places.REACHED in text and "good.test:80 was not reached" in text, text
             done = person(stage).exec("yolo-3", ["curl", "-sS", "--max-time", "9", "http://93.184.215.14/offline"])
             assert places.REACHED.encode() in done.stdout, (done.stdout, done.stderr)
@@ -388,7 +400,12 @@ def play(stage):
             for kind in ("connections", "refusals", "questions"):
                 stage.trial(f"endless {kind} hurt nobody else, as {which}", churn(kind, who))
             # As many as any sandbox may have without being told otherwise.
-            stage.trial(f"all connections of one sandbox hurt nobody else, as {which}", flood(ALL_KINDS, who, "yolo-3", 3000))
-            stage.trial(f"all connections where few files may be open hurt nobody else, as {which}", flood(ALL_KINDS, who, "yolo-3", 3000, "1024:1024"))
+            stage.trial(
+                f"all connections of one sandbox hurt nobody else, as {which}", flood(ALL_KINDS, who, "yolo-3", 3000)
+            )
+            stage.trial(
+                f"all connections where few files may be open hurt nobody else, as {which}",
+                flood(ALL_KINDS, who, "yolo-3", 3000, "1024:1024"),
+            )
             stage.trial(f"a one-shot command has many connections at once, as {which}", many_at_once(who))
             stage.trial(f"answers that nobody reads are not kept, as {which}", unread(who))

@@ -49,7 +49,10 @@ def dress(folder):
     for name, line in lines.items():
         before = pathlib.Path("/etc", name)
         kept = before.read_text() if before.exists() else ""
-        _put(made / name, "".join(kept_line + "\n" for kept_line in kept.splitlines() if not kept_line.startswith(f"{GIT}:")) + line)
+        _put(
+            made / name,
+            "".join(kept_line + "\n" for kept_line in kept.splitlines() if not kept_line.startswith(f"{GIT}:")) + line,
+        )
     _put(made / "resolv.conf", f"nameserver {places.NAME_SERVER}\n")
     _put(made / "hosts", "127.0.0.1 localhost\n::1 localhost\n")
     authorities = made / "ssl"

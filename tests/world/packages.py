@@ -56,11 +56,17 @@ def python(sites):
 
 def node(sites):
     about = {"name": "worldpack", "version": "1.0.0", "main": "index.js"}
-    archive = _tar({"package/package.json": json.dumps(about), "package/index.js": f"console.log({json.dumps(SENTENCE)})\n"})
+    archive = _tar(
+        {"package/package.json": json.dumps(about), "package/index.js": f"console.log({json.dumps(SENTENCE)})\n"}
+    )
     there = sites / "registry.npmjs.org/worldpack"
     _write(there / "-/worldpack-1.0.0.tgz", archive)
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
-    dist = {"tarball": "https://registry.npmjs.org/worldpack/-/worldpack-1.0.0.tgz", "integrity": integrity, "shasum": hashlib.sha1(archive).hexdigest()}
+    dist = {
+        "tarball": "https://registry.npmjs.org/worldpack/-/worldpack-1.0.0.tgz",
+        "integrity": integrity,
+        "shasum": hashlib.sha1(archive).hexdigest(),
+    }
     whole = {"name": "worldpack", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {**about, "dist": dist}}}
     _write(there / "index.html", json.dumps(whole))
 
@@ -69,7 +75,14 @@ def rust(sites):
     manifest = '[package]\nname = "worldpack"\nversion = "1.0.0"\nedition = "2021"\n'
     source = f'pub fn say() {{ println!("{SENTENCE}"); }}\n'
     archive = _tar({"worldpack-1.0.0/Cargo.toml": manifest, "worldpack-1.0.0/src/lib.rs": source})
-    line = {"name": "worldpack", "vers": "1.0.0", "deps": [], "cksum": hashlib.sha256(archive).hexdigest(), "features": {}, "yanked": False}
+    line = {
+        "name": "worldpack",
+        "vers": "1.0.0",
+        "deps": [],
+        "cksum": hashlib.sha256(archive).hexdigest(),
+        "features": {},
+        "yanked": False,
+    }
     _write(sites / "index.crates.io/config.json", json.dumps({"dl": "https://static.crates.io/crates"}))
     _write(sites / "index.crates.io/wo/rl/worldpack", json.dumps(line) + "\n")
     _write(sites / "static.crates.io/crates/worldpack/1.0.0/download", archive)
@@ -78,7 +91,10 @@ def rust(sites):
 def debian(sites):
     there = sites / "deb.debian.org/debian"
     tree = sites / "deb"
-    _write(tree / "DEBIAN/control", "Package: worldpack\nVersion: 1.0\nArchitecture: all\nMaintainer: World <world@good.test>\nDescription: a package of the test\n")
+    _write(
+        tree / "DEBIAN/control",
+        "Package: worldpack\nVersion: 1.0\nArchitecture: all\nMaintainer: World <world@good.test>\nDescription: a package of the test\n",
+    )
     _write(tree / "usr/bin/worldpack", f"#!/bin/sh\necho {SENTENCE}\n")
     (tree / "usr/bin/worldpack").chmod(0o755)
     (there / "pool").mkdir(parents=True)
@@ -97,10 +113,19 @@ def debian(sites):
 
 def git(sites):
     there = sites / "git/project.git"
-    variables = {**os.environ, "HOME": str(sites), "GIT_AUTHOR_NAME": "w", "GIT_AUTHOR_EMAIL": "w@good.test", "GIT_COMMITTER_NAME": "w", "GIT_COMMITTER_EMAIL": "w@good.test"}
+    variables = {
+        **os.environ,
+        "HOME": str(sites),
+        "GIT_AUTHOR_NAME": "w",
+        "GIT_AUTHOR_EMAIL": "w@good.test",
+        "GIT_COMMITTER_NAME": "w",
+        "GIT_COMMITTER_EMAIL": "w@good.test",
+    }
 
     def run(*words, cwd=None):
-        subprocess.run(["git", *words], check=True, env=variables, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["git", *words], check=True, env=variables, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     source = sites / "source"
     _write(source / "README", SENTENCE + "\n")

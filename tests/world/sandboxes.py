@@ -50,7 +50,13 @@ class Person:
         if name != "root":
             subprocess.run(["chown", "-R", USER, self.home], check=True)
             self.become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--inh-caps=-all"]
-        self.variables = {"HOME": str(self.home), "USER": name, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": os.environ["PATH"]}
+        self.variables = {
+            "HOME": str(self.home),
+            "USER": name,
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",
+            "PATH": os.environ["PATH"],
+        }
 
     def words(self, *words, files=None):
         """With `files`, no more than so many files may be open in one process, now and at most."""
@@ -71,8 +77,14 @@ class Server:
 
     def __init__(self, person, files=None):
         self.person = person
-        self.process = subprocess.Popen(person.words("serve", files=files), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        env=person.variables, cwd="/")
+        self.process = subprocess.Popen(
+            person.words("serve", files=files),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=person.variables,
+            cwd="/",
+        )
         self.number, self.lock, self.waiting = 0, threading.Lock(), {}
         threading.Thread(target=self._read, daemon=True).start()
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "world", "version": "1"}}
@@ -125,7 +137,11 @@ class Session:
         self.server, self.name = server, name
 
     def write(self, path, data):
-        self.server.call("write_files", session_id=self.name, files=[{"path": path, "content": base64.b64encode(data).decode(), "encoding": "base64"}])
+        self.server.call(
+            "write_files",
+            session_id=self.name,
+            files=[{"path": path, "content": base64.b64encode(data).decode(), "encoding": "base64"}],
+        )
 
     def start(self, command):
         """A command that goes on."""
@@ -139,7 +155,9 @@ class Session:
     def wait(self, job, seconds=300):
         text, offset, until = "", 0, time.monotonic() + seconds
         while True:
-            answer = self.server.call("get_output", session_id=self.name, job_id=job, offset=offset, wait_seconds=20, max_bytes=1 << 20)
+            answer = self.server.call(
+                "get_output", session_id=self.name, job_id=job, offset=offset, wait_seconds=20, max_bytes=1 << 20
+            )
             text += answer["stdout"]
             ended = answer["status"] != "running" and answer["next_offset"] == offset
             if ended or time.monotonic() > until:

@@ -4,7 +4,6 @@ import io
 import socket
 import ssl
 import threading
-import time
 from http.server import BaseHTTPRequestHandler
 
 import names
@@ -16,6 +15,7 @@ PORTS = [21, 25, 53, 80, 123, 443, 853, 993, 1080, 3128, 3129, 3153, 3306, 4000,
 DATAGRAM_PORTS = [67, 123, 443, 500, 1900, 3129, 3153, 3478, 4000, 4433, 5353, 8000, 51820]
 # Once a request was answered wrongly, what follows it on the same connection is still wanted.
 LINGER = 1.5
+_HEARD = {}
 
 
 def serve(journal, context, ports=PORTS, datagrams=DATAGRAM_PORTS, addresses=("0.0.0.0", "::"), place="world"):
@@ -73,6 +73,11 @@ def _serve(stream, journal, context, place, address, port):
         journal.write("bytes", address, port, hello, place=place)
         stream = context.wrap_socket(stream, server_side=True)
     Site(stream, journal, place, address, port).handle_all()
+
+
+def _heard(path):
+    """What one who listens to events, and one who says that they came, have in common."""
+    return _HEARD.setdefault(path.split("/")[2], threading.Event())
 
 
 class Tee(io.RawIOBase):
@@ -136,8 +141,9 @@ class Site(BaseHTTPRequestHandler):
         self.note("request", f"{self.command} {self.path}".encode() + body[:2000], hosts=hosts)
         if self.special():
             return
-        status, headers, content = sites.respond(hosts[0].split(":")[0].lower().rstrip("."), self.command, self.path,
-                                                 self.headers, body, secure)
+        status, headers, content = sites.respond(
+            hosts[0].split(":")[0].lower().rstrip("."), self.command, self.path, self.headers, body, secure
+        )
         if status is None:
             content = f"{places.REACHED} {self.place} {self.address}:{self.port} host={','.join(hosts)}\n".encode()
             status, headers = 200, {}
@@ -152,6 +158,8 @@ class Site(BaseHTTPRequestHandler):
     def special(self):
         """Answers that are more than a head and a body; true if it was one."""
         kind = self.path.split("/")[1]
+        if kind == "heard":
+            _heard(self.path).set()
         if kind not in ("events", "no-length", "websocket"):
             return False
         self.close_connection = True
@@ -161,9 +169,9 @@ class Site(BaseHTTPRequestHandler):
             self.wfile.write(head[:1] + bytes([head[1] & 127]) + self.rfile.read(head[1] & 127))
             return True
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        for number in range(4 if kind == "events" else 1):
-            self.wfile.write(f"data: {number} {places.REACHED}\n\n".encode())
-            time.sleep(0.3 if kind == "events" else 0)
+        self.wfile.write(f"data: first {places.REACHED}\n\n".encode())
+        if kind == "events" and _heard(self.path).wait(8):
+            self.wfile.write(b"data: second\n\n")
         return True
 
     def body(self):

@@ -42,10 +42,20 @@ def file_of(host, path):
 def git(method, where, headers, body):
     """git's own server, as a web server runs it (git-http-backend(1))."""
     variables = {
-        "PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": os.path.join(FOLDER, "git"), "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": where.path.removeprefix("/world"),
-        "QUERY_STRING": where.query, "REQUEST_METHOD": method, "CONTENT_TYPE": headers.get("Content-Type", ""), "CONTENT_LENGTH": str(len(body)),
-        "HTTP_CONTENT_ENCODING": headers.get("Content-Encoding", ""), "GIT_PROTOCOL": headers.get("Git-Protocol", ""), "HOME": FOLDER,
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+        "PATH": os.environ["PATH"],
+        "GIT_PROJECT_ROOT": os.path.join(FOLDER, "git"),
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "PATH_INFO": where.path.removeprefix("/world"),
+        "QUERY_STRING": where.query,
+        "REQUEST_METHOD": method,
+        "CONTENT_TYPE": headers.get("Content-Type", ""),
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_CONTENT_ENCODING": headers.get("Content-Encoding", ""),
+        "GIT_PROTOCOL": headers.get("Git-Protocol", ""),
+        "HOME": FOLDER,
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
     }
     done = subprocess.run(["git", "http-backend"], input=body, capture_output=True, env=variables)
     head, _, content = done.stdout.partition(b"\r\n\r\n")

@@ -41,7 +41,17 @@ class Stage:
         self.user = sandboxes.Person(folder, machine.USER)
 
     def _start_world(self):
-        words = ["unshare", "--net", "sh", "-c", "read go; exec \"$@\"", "world", sys.executable, f"{HERE}/world.py", self.folder]
+        words = [
+            "unshare",
+            "--net",
+            "sh",
+            "-c",
+            'read go; exec "$@"',
+            "world",
+            sys.executable,
+            f"{HERE}/world.py",
+            self.folder,
+        ]
         world = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         # It has its network when that is no longer ours.
         while os.readlink(f"/proc/{world.pid}/ns/net") == os.readlink("/proc/self/ns/net"):

@@ -52,7 +52,7 @@ URLLIB = "import urllib.request as r; print(r.urlopen('http://good.test/py').rea
 REQUESTS = "import requests; print(requests.get('http://good.test/py').text, requests.get('https://good.test/py').text)"
 SOURCES = "deb [trusted=yes] http://deb.debian.org/debian world main"
 APT = f"echo '{SOURCES}' >/tmp/sources.list && apt-get -q -o Dir::Etc::SourceList=/tmp/sources.list -o Dir::Etc::SourceParts=/none"
-CARGO = "mkdir -p p/src && cd p && printf '[package]\\nname=\"p\"\\nversion=\"0.1.0\"\\nedition=\"2021\"\\n[dependencies]\\nworldpack=\"1\"\\n' >Cargo.toml && echo 'fn main() {}' >src/main.rs"
+CARGO = 'mkdir -p p/src && cd p && printf \'[package]\\nname="p"\\nversion="0.1.0"\\nedition="2021"\\n[dependencies]\\nworldpack="1"\\n\' >Cargo.toml && echo \'fn main() {}\' >src/main.rs'
 SSH = "ssh -i /workspace/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 
 # Name, program that must be there, policy, command, what must be printed.
@@ -60,24 +60,96 @@ TOOLS = [
     ("curl", "curl", "yolo-3", "curl -sS http://good.test/curl https://good.test/curl", 2 * [REACHED]),
     ("wget", "wget", "yolo-3", "wget -qO- http://good.test/wget https://good.test/wget", 2 * [REACHED]),
     ("Python urllib", "python3", "yolo-3", f'python3 -c "{URLLIB}"', 2 * [REACHED]),
-    ("Python requests", "python3:requests", "yolo-3", f'REQUESTS_CA_BUNDLE={CERTIFICATES} python3 -c "{REQUESTS}"', 2 * [REACHED]),
-    ("Node fetch", "node", "yolo-3", f'NODE_EXTRA_CA_CERTS={CERTIFICATES} node --input-type=module -e "{NODE}"', 2 * [REACHED]),
+    (
+        "Python requests",
+        "python3:requests",
+        "yolo-3",
+        f'REQUESTS_CA_BUNDLE={CERTIFICATES} python3 -c "{REQUESTS}"',
+        2 * [REACHED],
+    ),
+    (
+        "Node fetch",
+        "node",
+        "yolo-3",
+        f'NODE_EXTRA_CA_CERTS={CERTIFICATES} node --input-type=module -e "{NODE}"',
+        2 * [REACHED],
+    ),
     ("Node https", "node", "yolo-3", f'NODE_EXTRA_CA_CERTS={CERTIFICATES} node -e "{NODE_PLAIN}"', [REACHED]),
     ("Go net/http", "go", "yolo-3", "./go-client", 2 * [REACHED]),
     ("Java HttpClient", "java", "yolo-3", "java $TRUST World.java", 2 * [REACHED]),
     ("Java URL", "java", "yolo-3", "java $TRUST Old.java", [REACHED]),
-    ("git over HTTPS", "git", "yolo-3", "git clone -q https://github.com/world/project.git p && cat p/README", [SENTENCE]),
-    ("git over HTTPS at build", "git", "build", "git clone -q https://github.com/world/project.git p && cat p/README", [SENTENCE]),
-    ("git over ssh", "ssh", "tools", f'chmod 600 key && GIT_SSH_COMMAND="{SSH}" git clone -q git@github.com:project.git p && cat p/README', [SENTENCE]),
+    (
+        "git over HTTPS",
+        "git",
+        "yolo-3",
+        "git clone -q https://github.com/world/project.git p && cat p/README",
+        [SENTENCE],
+    ),
+    (
+        "git over HTTPS at build",
+        "git",
+        "build",
+        "git clone -q https://github.com/world/project.git p && cat p/README",
+        [SENTENCE],
+    ),
+    (
+        "git over ssh",
+        "ssh",
+        "tools",
+        f'chmod 600 key && GIT_SSH_COMMAND="{SSH}" git clone -q git@github.com:project.git p && cat p/README',
+        [SENTENCE],
+    ),
     ("pip", "pip3", "yolo-3", f"PIP_CERT={CERTIFICATES} pip install -q worldpack && python3 -m worldpack", [SENTENCE]),
-    ("pip at build", "pip3", "build", f"PIP_CERT={CERTIFICATES} pip install -q worldpack && python3 -m worldpack", [SENTENCE]),
-    ("npm", "npm", "yolo-3", f"NODE_EXTRA_CA_CERTS={CERTIFICATES} npm install --no-audit --no-fund --loglevel=error worldpack && node -e 'require(\"worldpack\")'", [SENTENCE]),
-    ("npm at build", "npm", "build", f"NODE_EXTRA_CA_CERTS={CERTIFICATES} npm install --no-audit --no-fund --loglevel=error worldpack && node -e 'require(\"worldpack\")'", [SENTENCE]),
-    ("cargo", "cargo", "yolo-3", f"{CARGO} && RUSTC=/workspace/rustc CARGO_HTTP_CAINFO={CERTIFICATES} ../cargo vendor -q && cat vendor/worldpack/src/lib.rs", [SENTENCE]),
-    ("cargo at build", "cargo", "build", f"{CARGO} && RUSTC=/workspace/rustc CARGO_HTTP_CAINFO={CERTIFICATES} ../cargo vendor -q && cat vendor/worldpack/src/lib.rs", [SENTENCE]),
-    ("apt-get", "apt-get", "build", f"{APT} update && apt-get -q -y -o Dir::Etc::SourceList=/tmp/sources.list -o Dir::Etc::SourceParts=/none install worldpack && worldpack", [SENTENCE]),
+    (
+        "pip at build",
+        "pip3",
+        "build",
+        f"PIP_CERT={CERTIFICATES} pip install -q worldpack && python3 -m worldpack",
+        [SENTENCE],
+    ),
+    (
+        "npm",
+        "npm",
+        "yolo-3",
+        f"NODE_EXTRA_CA_CERTS={CERTIFICATES} npm install --no-audit --no-fund --loglevel=error worldpack && node -e 'require(\"worldpack\")'",
+        [SENTENCE],
+    ),
+    (
+        "npm at build",
+        "npm",
+        "build",
+        f"NODE_EXTRA_CA_CERTS={CERTIFICATES} npm install --no-audit --no-fund --loglevel=error worldpack && node -e 'require(\"worldpack\")'",
+        [SENTENCE],
+    ),
+    (
+        "cargo",
+        "cargo",
+        "yolo-3",
+        f"{CARGO} && RUSTC=/workspace/rustc CARGO_HTTP_CAINFO={CERTIFICATES} ../cargo vendor -q && cat vendor/worldpack/src/lib.rs",
+        [SENTENCE],
+    ),
+    (
+        "cargo at build",
+        "cargo",
+        "build",
+        f"{CARGO} && RUSTC=/workspace/rustc CARGO_HTTP_CAINFO={CERTIFICATES} ../cargo vendor -q && cat vendor/worldpack/src/lib.rs",
+        [SENTENCE],
+    ),
+    (
+        "apt-get",
+        "apt-get",
+        "build",
+        f"{APT} update && apt-get -q -y -o Dir::Etc::SourceList=/tmp/sources.list -o Dir::Etc::SourceParts=/none install worldpack && worldpack",
+        [SENTENCE],
+    ),
 ]
-PACKAGES = {"go": "golang-go", "java": "default-jdk-headless", "ssh": "openssh-client", "python3:requests": "python3-requests", "cargo": "cargo by rustup"}
+PACKAGES = {
+    "go": "golang-go",
+    "java": "default-jdk-headless",
+    "ssh": "openssh-client",
+    "python3:requests": "python3-requests",
+    "cargo": "cargo by rustup",
+}
 
 
 def play(stage):
@@ -130,11 +202,25 @@ def _brought(stage, missing):
     if "cargo" not in missing:
         shutil.copy(_cargo(), folder / "cargo")
         # To fetch, cargo wants to know only which compiler there would be; the real one is a hundred times as large.
-        version = subprocess.run([_cargo().with_name("rustc"), "-vV"], check=True, capture_output=True, text=True).stdout
+        version = subprocess.run(
+            [_cargo().with_name("rustc"), "-vV"], check=True, capture_output=True, text=True
+        ).stdout
         (folder / "rustc").write_text(f"#!/bin/sh\ncat <<'E'\n{version}E\n")
         (folder / "rustc").chmod(0o755)
     if "java" not in missing:
-        words = ["keytool", "-importcert", "-noprompt", "-alias", "world", "-file", f"{stage.folder}/authority.pem", "-keystore", "trust", "-storepass", "changeit"]
+        words = [
+            "keytool",
+            "-importcert",
+            "-noprompt",
+            "-alias",
+            "world",
+            "-file",
+            f"{stage.folder}/authority.pem",
+            "-keystore",
+            "trust",
+            "-storepass",
+            "changeit",
+        ]
         subprocess.run(words, cwd=folder, check=True, capture_output=True)
     return folder
 
@@ -147,7 +233,14 @@ def _tried(person, policy, command, prefix, expected, brought):
         for file in wanted:
             archive.add(file, file.name)
     trust = "-Djavax.net.ssl.trustStore=/workspace/trust -Djavax.net.ssl.trustStorePassword=changeit"
-    words = ["sh", "-c", f'tar xof - && export TRUST="$2" && exec {prefix} sh -c "$1" </dev/null 2>&1', "sh", command, trust]
+    words = [
+        "sh",
+        "-c",
+        f'tar xof - && export TRUST="$2" && exec {prefix} sh -c "$1" </dev/null 2>&1',
+        "sh",
+        command,
+        trust,
+    ]
     try:
         done = person.exec(policy, words, content.getvalue(), seconds=180)
     except subprocess.TimeoutExpired:

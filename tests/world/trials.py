@@ -37,7 +37,11 @@ def play(stage):
 
 def judge_sees(stage):
     """Without a sandbox everything can be reached from the machine, or the table would prove nothing."""
-    outside = [address for address in places.FORBIDDEN if address not in ("0.0.0.0", "255.255.255.255", "240.0.0.1", "::", "::10.0.0.1", "2001:db8::1")]
+    outside = [
+        address
+        for address in places.FORBIDDEN
+        if address not in ("0.0.0.0", "255.255.255.255", "240.0.0.1", "::", "::10.0.0.1", "2001:db8::1")
+    ]
     outside = [address for address in outside if not address.startswith(("224.", "ff0", "fe80", "::ffff", "fec0"))]
     for address in outside:
         with socket.create_connection((address, 80), 5) as stream:
@@ -102,4 +106,6 @@ def attempts(stage, person, level, way):
             continue
         arrived = [entry for entry in entries if token in entry["data"]]
         stage.report(f"{row.name} ({group})", judge.verdict(row, level, token, answers[row.name], arrived), group)
-    stage.report(f"nothing else left the machine ({group})", "; ".join(judge.strays(level, entries)[:10]) or None, group)
+    stage.report(
+        f"nothing else left the machine ({group})", "; ".join(judge.strays(level, entries)[:10]) or None, group
+    )

@@ -25,7 +25,9 @@ HELLOS = {
     "a hello for another server, in pieces": lambda t: hello(t, server_name(b"evil.test"), pieces=7),
     "a hello for nobody, byte by byte": lambda t: [bytes([byte]) for byte in hello(t)],
     "a hello that never ends": lambda t: hello(t, server_name(b"evil.test"))[:-1],
-    "a hello of SSL 2": lambda t: b"\x80\x2e\x01\x03\x01\0\x15\0\0\0\x10\x01\0\x80\x03\0\x80\x07\0\xc0" + b"\0\0/\0\0\x04\0\0\x05\0\0\n" + t.encode(),
+    "a hello of SSL 2": lambda t: b"\x80\x2e\x01\x03\x01\0\x15\0\0\0\x10\x01\0\x80\x03\0\x80\x07\0\xc0"
+    + b"\0\0/\0\0\x04\0\0\x05\0\0\n"
+    + t.encode(),
     "an alert before a hello": lambda t: b"\x15\x03\x01\0\x02\x01\x64" + hello(t, server_name(b"evil.test")),
     "an empty record before a hello": lambda t: b"\x16\x03\x01\0\0" + hello(t, server_name(b"evil.test")),
     "a hello with another version": lambda t: hello(t, server_name(b"evil.test")).replace(b"\x16\x03", b"\x16\x02", 1),
@@ -37,12 +39,22 @@ for name, data in HELLOS.items():
     attempt(f"{name}, by SOCKS", NAMED)(lambda token, data=data: by_socks(b"good.test", 443, data(token)))
     attempt(f"{name}, on port 80", NAMED)(lambda token, data=data: direct(resolved("good.test"), 80, data(token)))
 attempt("a good hello and then another, by CONNECT", NAMED, only("good.test"))(
-    lambda token: by_connect("good.test:443", hello("f" * 16, server_name(b"good.test")) + hello(token, server_name(b"evil.test"))))
+    lambda token: by_connect(
+        "good.test:443", hello("f" * 16, server_name(b"good.test")) + hello(token, server_name(b"evil.test"))
+    )
+)
 # Where names are only denied, an address may be asked for, but not under a denied name or a hidden one.
-for name, data in {"a hello for a denied name": lambda t: hello(t, server_name(b"pypi.org")), "a hello for nobody": HELLOS["a hello for nobody"],
-                   "a hello with a hidden name": HELLOS["a hello with a hidden name"]}.items():
-    attempt(f"{name}, to an address of the web without registries", ("yolo-2",))(lambda token, data=data: direct("151.101.0.223", 443, data(token)))
-    attempt(f"{name}, to an address of the web without registries by CONNECT", ("yolo-2",))(lambda token, data=data: by_connect("151.101.0.223:443", data(token)))
+for name, data in {
+    "a hello for a denied name": lambda t: hello(t, server_name(b"pypi.org")),
+    "a hello for nobody": HELLOS["a hello for nobody"],
+    "a hello with a hidden name": HELLOS["a hello with a hidden name"],
+}.items():
+    attempt(f"{name}, to an address of the web without registries", ("yolo-2",))(
+        lambda token, data=data: direct("151.101.0.223", 443, data(token))
+    )
+    attempt(f"{name}, to an address of the web without registries by CONNECT", ("yolo-2",))(
+        lambda token, data=data: by_connect("151.101.0.223:443", data(token))
+    )
 
 
 def talk(stream, name, token):
@@ -55,7 +67,12 @@ def by_tunnel(token):
 
 
 attempt("TLS with an allowed server by CONNECT", NAMED + OPEN, reaches("good.test"))(by_tunnel)
-attempt("TLS with an allowed server, redirected", NAMED + OPEN, reaches("good.test"))(lambda token: talk(connect("good.test", 443), "good.test", token))
+attempt("TLS with an allowed server, redirected", NAMED + OPEN, reaches("good.test"))(
+    lambda token: talk(connect("good.test", 443), "good.test", token)
+)
 attempt("TLS with an allowed server, redirected over IPv6", NAMED + OPEN, reaches("good.test"))(
-    lambda token: talk(connect(socket.getaddrinfo("good.test", 443, socket.AF_INET6)[0][4][0], 443), "good.test", token))
-attempt("TLS with an address", WEB[1:], reaches("93.184.215.14"))(lambda token: talk(connect("93.184.215.14", 443), "good.test", token))
+    lambda token: talk(connect(socket.getaddrinfo("good.test", 443, socket.AF_INET6)[0][4][0], 443), "good.test", token)
+)
+attempt("TLS with an address", WEB[1:], reaches("93.184.215.14"))(
+    lambda token: talk(connect("93.184.215.14", 443), "good.test", token)
+)

@@ -74,7 +74,9 @@ def by_proxy(data):
 def whole_address(url, token, host=None, more=""):
     """A request for a whole address, as proxies get them."""
     said = f"Host: {host}\r\n" if host is not None else ""
-    return by_proxy(f"GET {url}{token} HTTP/1.1\r\n{said}{more}Connection: close\r\n\r\n".encode("utf-8", "surrogateescape"))
+    return by_proxy(
+        f"GET {url}{token} HTTP/1.1\r\n{said}{more}Connection: close\r\n\r\n".encode("utf-8", "surrogateescape")
+    )
 
 
 def socks_address(host):
@@ -149,7 +151,11 @@ def extension(kind, content):
 def hello(token, *extensions, pieces=1):
     """A TLS hello made by hand. The token is where a client puts its random bytes, so it arrives with any hello."""
     offered = struct.pack("!HHHH", 0x1301, 0x1302, 0xC02F, 0xC030)
-    usual = [extension(10, b"\0\x04\0\x1d\0\x17"), extension(13, b"\0\x04\x04\x03\x08\x04"), extension(43, b"\x02\x03\x04")]
+    usual = [
+        extension(10, b"\0\x04\0\x1d\0\x17"),
+        extension(13, b"\0\x04\x04\x03\x08\x04"),
+        extension(43, b"\x02\x03\x04"),
+    ]
     listed = b"".join([*extensions, *usual])
     body = b"\x03\x03" + token.encode() + token.encode() + b"\0" + struct.pack("!H", len(offered)) + offered + b"\x01\0"
     body += struct.pack("!H", len(listed)) + listed
