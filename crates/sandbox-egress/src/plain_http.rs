@@ -48,20 +48,19 @@ pub enum FirstLine {
 /// Reads the first bytes that a program sends. Only what begins like a word of text is waited for.
 ///
 /// What some server would take for a request must be one here too, or its host is not looked at. So as little as possible
-/// makes it something else: no word first, a line without a version, a zero byte. What was told stays so.
+/// makes it something else: no word first, a line without a version. What was told stays so.
 pub fn first_line(bytes: &[u8]) -> FirstLine {
     let bytes = &bytes[..bytes.len().min(LONGEST_LINE)];
-    let blank = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' ');
-    let rest = bytes.iter().position(|byte| !blank(byte)).map_or(&[][..], |start| &bytes[start..]);
+    let rest = bytes.iter().position(|byte| !is_blank(byte)).map_or(&[][..], |start| &bytes[start..]);
     let word = rest.iter().position(|byte| !in_word(byte)).unwrap_or(rest.len());
     let (word, after) = rest.split_at(word);
-    if after.first().is_some_and(|byte| word.is_empty() || !blank(byte)) {
+    if after.first().is_some_and(|byte| word.is_empty() || !is_blank(byte)) {
         return FirstLine::Other;
     }
     // Some servers took any byte in an address, but those take only letters before it. Other protocols begin with a digit
     // and have such bytes.
     let letters = word.iter().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(byte));
-    let ends = |byte: &u8| b"\n\0".contains(byte) || (!letters && byte.is_ascii_control() && !b"\t\r".contains(byte));
+    let ends = |byte: &u8| *byte == b'\n' || (!letters && byte.is_ascii_control() && !b"\t\r".contains(byte));
     let end = after.iter().position(ends);
     let line = &after[..end.unwrap_or(after.len())];
     match line.windows(5).any(|window| window.eq_ignore_ascii_case(b"HTTP/")) {
@@ -71,6 +70,11 @@ pub fn first_line(bytes: &[u8]) -> FirstLine {
         false if bytes.len() == LONGEST_LINE => FirstLine::Http,
         false => FirstLine::Incomplete,
     }
+}
+
+/// What some server takes for a blank, in ASCII or in Latin-1 (Python's do).
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0)
 }
 
 /// Whether a method can have it (RFC 9110, 5.6.2).
@@ -224,9 +228,15 @@ mod tests {
                     "GET /\u{1} HTTP/1.1\r\n",
                     " \tGET / HTTP/1.1\r\n",
                     "1! / HTTP/1.1\r\n",
+                    "\u{b}\u{c}\u{1c}\u{1f}GET / HTTP/1.1\r\n",
+                    "GET\u{1f}/\u{1c}HTTP/1.1\r\n",
+                    "GET /\0 HTTP/1.1",
                 ],
             ),
-            (FirstLine::Incomplete, &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x", "1 LOGIN", "GET /\u{1}"]),
+            (
+                FirstLine::Incomplete,
+                &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x", "1 LOGIN", "GET /\u{1}", "GET /\0"],
+            ),
             (
                 FirstLine::Other,
                 &[
@@ -239,7 +249,8 @@ mod tests {
                     "a\0",
                     "\u{1}a",
                     "0 \u{2}\u{1}",
-                    "GET /\0 HTTP/1.1",
+                    "AMQP\0",
+                    "0032git-upload-pack /x\0host=y\0",
                     "{}",
                 ],
             ),
