@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import time
 
 PROXY = ("127.0.0.1", 3128)
 SECONDS = 4
@@ -21,8 +22,11 @@ def say(stream, data, seconds=SECONDS):
     stream.settimeout(seconds)
     heard = b""
     try:
-        for part in data if isinstance(data, list) else [data]:
+        parts = data if isinstance(data, list) else [data]
+        for part in parts:
             stream.sendall(part)
+            # A few parts are meant to be seen one by one; many are only small.
+            time.sleep(0.3 if 1 < len(parts) < 5 else 0)
         while len(heard) < 65536:
             part = stream.recv(65536)
             if not part:
