@@ -30,7 +30,7 @@ class Stage:
         self.quick, self.verbose = "--quick" in arguments, "--verbose" in arguments
         self.only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
         self.passed = self.failed = 0
-        self.counts = {}
+        self.counts, self.rows = {}, set()
         certificates.make(folder)
         packages.make(folder)
         secure_shell.make(folder)
@@ -112,7 +112,8 @@ def main(folder, *arguments):
     for group, (good, bad) in stage.counts.items():
         if good + bad > 1:
             print(f"{good:9}{bad:9}   {group}")
-    print(f"\n{stage.passed} passed, {stage.failed} failed", flush=True)
+    print(f"\n{len(stage.rows)} different attempts and controls")
+    print(f"{stage.passed} passed, {stage.failed} failed", flush=True)
     print(f"in {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 1 if stage.failed or not stage.passed else 0
 

@@ -1,10 +1,11 @@
-"""What is tried, in its order: first that the judge sees everything, then the table of attempts level by level, then lives and tools."""
+"""What is tried, in its order: that the judge sees everything, attempts level by level, lives, floods, tools."""
 
 import json
 import pathlib
 import socket
 import sys
 
+import floods
 import judge
 import lives
 import places
@@ -13,7 +14,7 @@ import tools
 
 sys.path.insert(1, str(pathlib.Path(__file__).parent / "inside"))
 import rows  # noqa: E402
-import addresses, datagrams, doors, http_tricks, levels, names as _names, streams, tls  # noqa: E401,E402,F401
+import addresses, datagrams, doors, hosts, http_tricks, levels, streams, tls  # noqa: E401,E402,F401
 
 LEVELS = ("named", "yolo-3", "yolo-1", "yolo-2", "build", "development", "verified", "host-port")
 QUICK = ("named", "yolo-3")
@@ -28,6 +29,7 @@ def play(stage):
     lives.play(stage)
     if stage.quick:
         return
+    floods.play(stage)
     for level in LEVELS:
         attempts(stage, stage.user, level, by_server)
     for person, level in ((stage.root, "named"), (stage.user, "named"), (stage.user, "yolo-3")):
@@ -91,6 +93,7 @@ def attempts(stage, person, level, way):
         return
     run = f"{stage.run}-{person.name}-{level}-{way.__name__}"
     group = f"attempts at {level} as {'root' if person.name == 'root' else 'an ordinary user'}, {way.__name__.replace('_', ' ')}"
+    stage.rows.update(row.name for row in wanted)
     stage.arrived()
     text, ending = way(stage, person, level, [run, level, *([f"'{stage.only}'"] if stage.only else [])])
     found = [json.loads(line) for line in text.splitlines()]
@@ -98,6 +101,8 @@ def attempts(stage, person, level, way):
     if stage.verbose:
         for result in sorted(found, key=lambda result: -result["seconds"])[:40]:
             print(f"    {result['seconds']:6.1f} s {result['name']}: {result['answer'][:150]!r}")
+    unknown = set(answers) - {row.name for row in wanted}
+    stage.report(f"every attempt is judged ({group})", f"not {sorted(unknown)[:5]}" if unknown else None, group)
     entries = stage.arrived()
     for row in wanted:
         token = rows.token(run, row.name)

@@ -7,7 +7,7 @@ import time
 
 import rows
 
-import addresses, datagrams, doors, http_tricks, levels, names, streams, tls  # noqa: E401,F401  (each fills the table)
+import addresses, datagrams, doors, hosts, http_tricks, levels, streams, tls  # noqa: E401,F401  (each fills the table)
 
 
 def tried(run, row):

@@ -6,8 +6,8 @@ import socket
 import struct
 
 import places
-from rows import ALL, NAMED, REACHING, attempt, only
-from wire import ask, by_connect, by_proxy, by_socks, connect, direct, request, say, whole_address
+from rows import ALL, NAMED, REACHING, attempt
+from wire import ask, by_connect, by_proxy, by_socks, direct, request, say
 
 DOORS = (3128, 3129, 3153)
 for host in (

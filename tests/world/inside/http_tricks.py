@@ -152,8 +152,8 @@ INSIDE = {
         body=other(t),
     ),
     "HTTP/2 at once": lambda t: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0" + other(t),
-    "CONNECT in a tunnel": lambda t: head(f"CONNECT evil.test:443 HTTP/1.1", f"Host: evil.test", f"X: {t}"),
-    "CONNECT in a tunnel, with the allowed Host": lambda t: head(f"CONNECT evil.test:80 HTTP/1.1", "Host: good.test")
+    "CONNECT in a tunnel": lambda t: head("CONNECT evil.test:443 HTTP/1.1", "Host: evil.test", f"X: {t}"),
+    "CONNECT in a tunnel, with the allowed Host": lambda t: head("CONNECT evil.test:80 HTTP/1.1", "Host: good.test")
     + other(t),
     "a head without an end": lambda t: f"GET /{t} HTTP/1.1\r\nHost: evil.test\r\nX: ".encode() + b"x" * 100000,
     "ten thousand lines of head": lambda t: f"GET /{t} HTTP/1.1\r\n".encode()

@@ -4,7 +4,7 @@ import subprocess
 import urllib.parse
 
 import places
-from rows import BUILD, NAMED, OPEN, PUBLIC, REACHING, WEB, Expected, attempt, only, reaches
+from rows import BUILD, NAMED, OPEN, PUBLIC, WEB, Expected, attempt, only, reaches
 from wire import by_connect, by_socks, connect, direct, request, resolved, say, whole_address
 
 WAYS = {
