@@ -113,7 +113,9 @@ def neighbour(person):
             assert own.count(places.REACHED) >= 5, f"it does not listen: {own}"
             assert seen(stage.arrived(), "/neighbour"), "its own stand-in leads nowhere"
             _, text = reaching.run(f"cat >/tmp/reach.py <<'E'\n{REACH}\nE\npython3 /tmp/reach.py")
-            assert places.REACHED not in text and "HTTP" not in text, text
+            # Who asks in HTTP is told why not.
+            refused = text.replace("HTTP/1.1 403 Forbidden", "")
+            assert places.REACHED not in refused and "HTTP" not in refused, text
             assert not seen(stage.arrived(), "/neighbour"), "another sandbox's stand-in was good here"
         finally:
             server.close()
@@ -133,9 +135,10 @@ def told(person):
                 ("curl -sS --max-time 10 http://evil.test/", "no rule of this sandbox's policy"),
                 ("curl -sS --max-time 10 http://private.good.test/", "it leads into a private network"),
                 ("curl -sS --max-time 10 http://metadata.good.test/", "cloud machines keep credentials"),
-                ("curl -sS --max-time 10 --noproxy '*' http://10.0.0.1/ 2>&1", "connect"),
+                ("curl -sS --max-time 10 --noproxy '*' http://10.0.0.1/ 2>&1", "no rule of this sandbox's policy"),
+                ("curl -sS --max-time 10 --noproxy '*' https://10.0.0.1/ 2>&1", "reset"),
                 ("curl -sS --max-time 10 --noproxy '*' http://evil.test/ 2>&1", "Could not resolve host"),
-                ("curl -sS --max-time 10 --noproxy '*' http://private.good.test/ 2>&1", "connect"),
+                ("curl -sS --max-time 10 --noproxy '*' http://private.good.test/ 2>&1", "it leads into a private network"),
                 ("curl -sS --max-time 10 https://evil.test/ 2>&1", "403"),
             ):
                 start = time.monotonic()
