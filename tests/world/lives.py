@@ -136,7 +136,7 @@ def told(person):
                 ("curl -sS --max-time 10 http://private.good.test/", "it leads into a private network"),
                 ("curl -sS --max-time 10 http://metadata.good.test/", "cloud machines keep credentials"),
                 ("curl -sS --max-time 10 --noproxy '*' http://10.0.0.1/ 2>&1", "no rule of this sandbox's policy"),
-                ("curl -sS --max-time 10 --noproxy '*' https://10.0.0.1/ 2>&1", "reset"),
+                ("curl -sS --max-time 10 --noproxy '*' https://10.0.0.1/ 2>&1", "connect"),
                 ("curl -sS --max-time 10 --noproxy '*' http://evil.test/ 2>&1", "Could not resolve host"),
                 ("curl -sS --max-time 10 --noproxy '*' http://private.good.test/ 2>&1", "it leads into a private network"),
                 ("curl -sS --max-time 10 https://evil.test/ 2>&1", "403"),
