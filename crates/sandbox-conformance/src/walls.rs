@@ -79,19 +79,25 @@ pub async fn there_is_no_network_but_loopback(bench: Workbench) {
 pub async fn a_way_out_leads_to_its_doors_and_nowhere_else(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
     let doors = sandbox.doors().await.unwrap();
-    let script = "import socket\nprint([n for _, n in socket.if_nameindex()])\n\
-         s = socket.create_connection(('93.184.215.14', 443), 5); s.sendall(b'anybody?'); s.settimeout(20)\n\
-         print(s.recv(9))\n";
-    let Some((_, redirected)) = doors.into_iter().find(|(door, _)| *door == Door::Redirected) else {
-        let outcome =
-            sh(&client, "python3 -c 'import socket; socket.create_connection((\"93.184.215.14\", 443), 5)'").await;
-        assert_ne!(outcome.exit, Exit::Code(0), "there are no doors, and something was reached");
-        return;
+    let transparent = doors.iter().any(|(door, _)| *door == Door::Redirected);
+    if !transparent {
+        let direct = "python3 -c 'import socket; socket.create_connection((\"93.184.215.14\", 443), 5)'";
+        assert_ne!(sh(&client, direct).await.exit, Exit::Code(0), "there is no door for it, and something was reached");
+    }
+    let (wanted, address) = match transparent {
+        true => (Door::Redirected, "('93.184.215.14', 443)"),
+        false => (Door::Proxy, "('127.0.0.1', 3128)"),
     };
+    let Some((_, listener)) = doors.into_iter().find(|(door, _)| *door == wanted) else { return };
+    let script = format!(
+        "import socket\nprint([n for _, n in socket.if_nameindex()])\n\
+         s = socket.create_connection({address}, 5); s.sendall(b'anybody?'); s.settimeout(20)\n\
+         print(s.recv(9))\n"
+    );
     // Nobody else serves it, so whatever comes out comes to us.
     let asked = tokio::task::spawn_blocking(move || {
         use std::io::{Read, Write};
-        let listener = std::net::TcpListener::from(redirected);
+        let listener = std::net::TcpListener::from(listener);
         listener.set_nonblocking(false).unwrap();
         let (mut guest, _) = listener.accept().unwrap();
         let mut words = [0; 8];
@@ -99,7 +105,7 @@ pub async fn a_way_out_leads_to_its_doors_and_nowhere_else(bench: Workbench) {
         guest.write_all(b"only us").unwrap();
         words
     });
-    assert_eq!(python(&client, script).await, "['lo']\nb'only us'");
+    assert_eq!(python(&client, &script).await, "['lo']\nb'only us'");
     assert_eq!(&asked.await.unwrap(), b"anybody?");
 }
 

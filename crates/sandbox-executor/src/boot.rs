@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 pub const BOOT_FD: i32 = 3;
 /// A listening local socket (`SOCK_SEQPACKET`), for [`Attachment::Listen`].
 pub const LISTENER_FD: i32 = 4;
-/// Written to once: a [`BootReport`]; for a single command also its [`sandbox_core::exec::Exit`] at the end, both
-/// MessagePack. Nobody reads it again after that.
+/// Written to once: a [`BootReport`], for a single command its [`sandbox_core::exec::Exit`] at the end instead, both
+/// MessagePack. Nobody reads it again after that. With [`Boot::proxy`] it is a packet socket, and a single command's first
+/// report comes too.
 pub const STATUS_FD: i32 = 5;
 /// The kernel's count of out-of-memory kills in this sandbox's cgroup, for [`OomCounter`].
 pub const OOM_FD: i32 = 6;
@@ -78,6 +79,11 @@ pub struct Boot {
     /// for that already, but becoming the user undoes it, so the executor asks again.
     #[serde(default)]
     pub die_with_parent: bool,
+    /// The port of loopback on which the way out's proxy listens, where nobody but the executor can make that listener:
+    /// whoever started it has no power over the network here. It comes with [`BootReport::Ready`], and the executor keeps
+    /// no copy.
+    #[serde(default)]
+    pub proxy: Option<u16>,
 }
 
 /// How an executor is reached.
@@ -117,7 +123,7 @@ pub enum OomCounter {
 /// How the start went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BootReport {
-    /// Connections are answered from now on.
+    /// Connections are answered from now on, or the single command starts. The listener of [`Boot::proxy`] comes along.
     Ready,
     /// It cannot work; it ends.
     Failed(String),

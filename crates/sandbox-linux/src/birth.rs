@@ -14,7 +14,7 @@ use rustix::{
     fs::{MemfdFlags, Mode, OFlags},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
-use sandbox_executor::boot::{Attachment, BOOT_FD, LISTENER_FD, OOM_FD, PIDS_FD, VERDICTS_FD, Verdicts};
+use sandbox_executor::boot::{Attachment, BOOT_FD, BootReport, LISTENER_FD, OOM_FD, PIDS_FD, VERDICTS_FD, Verdicts};
 
 use crate::{
     bwrap,
@@ -29,7 +29,7 @@ use crate::{
     supervise::Supervisor,
     sys::{self, Cloned},
     wall::{self, Wall},
-    wire,
+    way_out, wire,
 };
 
 /// What every birth needs, prepared once.
@@ -71,9 +71,29 @@ pub struct Contact {
     pub status: OwnedFd,
     sync: OwnedFd,
     verdicts: OwnedFd,
+    brings_door: bool,
 }
 
 impl Contact {
+    /// Hears from the executor that all is ready, or why not. Where it had to open the door of the way out, that comes
+    /// with it.
+    pub fn ready(&self) -> Result<Option<Network>, String> {
+        let mut buffer = [0; 4096];
+        let (report, mut descriptors) = wire::receive_value(self.status.as_fd(), &mut buffer)
+            .map_err(|_| "the executor said something strange")?
+            .ok_or("the executor ended before it was ready")?;
+        match report {
+            BootReport::Failed(why) => Err(why),
+            BootReport::Ready if !self.brings_door => Ok(None),
+            BootReport::Ready => {
+                let door = descriptors.pop().ok_or("the door of its way out did not arrive")?;
+                let door = way_out::checked_door(door);
+                door.map(|door| Some(Network::of_bwrap(door)))
+                    .map_err(|error| format!("the door of its way out is none: {error}"))
+            }
+        }
+    }
+
     /// Who looks after the sandbox from now on. Waits until it has sent its `/proc`; nobody if it never does.
     pub fn supervisor(&self, watch: Watch) -> Option<Supervisor> {
         let (_, mut descriptors) = wire::receive(self.sync.as_fd(), &mut [0; 16]).ok()?;
@@ -133,7 +153,8 @@ impl Nursery {
         let Supplies { mut cgroup, verdicts, channel, .. } = supplies;
         cgroup.settle();
         let sync = sync.ok_or_else(|| BirthError::at("sync socket")(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Newborn { process, cgroup, network, channel, contact: Contact { status, sync, verdicts } })
+        let contact = Contact { status, sync, verdicts, brings_door: plan.boot.proxy.is_some() };
+        Ok(Newborn { process, cgroup, network, channel, contact })
     }
 }
 

@@ -81,15 +81,12 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, ids: &IdMap) -> (Enforcement, 
 
 fn network(spec: &SandboxSpec, host: &Host) -> String {
     let own = "own network namespace with loopback only";
-    match (kind_of_network(spec, host), spec.policy.reaches_something(), &host.way_out) {
-        (Kind::Sealed, false, _) => own.into(),
-        (Kind::Sealed, true, _) => format!("{own}; with bwrap there is no way out, so nothing is reached"),
-        (Kind::Wired, _, Some(Reach::Proxy { .. })) => {
-            format!(
-                "{own}; our proxy is the only way out, for programs that know one: the kernel redirects nothing here"
-            )
+    match (kind_of_network(spec), &host.way_out) {
+        (Kind::Sealed, _) => own.into(),
+        (Kind::Wired, Some(Reach::Proxy { .. })) => {
+            format!("{own}; our proxy is the only way out, for programs that know one: nothing is redirected here")
         }
-        (Kind::Wired, ..) => format!("{own}; whatever is connected to anywhere is redirected to us, and we decide"),
+        (Kind::Wired, _) => format!("{own}; whatever is connected to anywhere is redirected to us, and we decide"),
     }
 }
 

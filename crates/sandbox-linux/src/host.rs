@@ -55,7 +55,8 @@ impl Host {
         // bwrap mounts, which nobody may who is restricted already.
         let landlock = bwrap.is_none() && crate::landlock::holds_execution();
         let (cgroup, inotify) = (CgroupHost::find(), Inotify::of_user());
-        let way_out = None;
+        // bwrap makes networks itself, so there nothing is redirected; else making one tells.
+        let way_out = bwrap.is_some().then(|| Reach::Proxy { why: "bwrap makes the network".into() });
         Ok(Self { state: state.into(), ids, cgroup, tops: tops(), etc, landlock, inotify, bwrap, way_out, security })
     }
 }

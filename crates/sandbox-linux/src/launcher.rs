@@ -17,7 +17,6 @@ use rustix::{
     process::Signal,
 };
 use sandbox_core::{Bytes, Door, Usage};
-use sandbox_executor::boot::BootReport;
 
 use crate::{
     balance::Balance,
@@ -265,15 +264,8 @@ impl Launcher {
             && let Some(Creating { ticket, contact, channel, watch }) = live.creating.take()
         {
             let _ = epoll::delete(&self.epoll, &contact.status);
-            let mut report = first_report(&contact);
-            if report == BootReport::Ready {
-                live.supervisor = contact.supervisor(watch);
-                if live.supervisor.is_none() {
-                    report = BootReport::Failed("it cannot be watched: its /proc did not arrive".into());
-                }
-            }
-            match report {
-                BootReport::Ready => {
+            match live.settle(&contact, watch) {
+                Ok(()) => {
                     let live = &self.live[&token];
                     let contact = [Some(&*live.process.first), channel.as_ref()].into_iter().flatten();
                     let sockets = live.doors().iter().map(|(_, socket)| socket);
@@ -281,7 +273,7 @@ impl Launcher {
                     let doors = live.doors().iter().map(|(door, _)| *door).collect();
                     self.report(&Report::Created { ticket, pid: live.process.pid, doors }, &descriptors);
                 }
-                BootReport::Failed(why) => {
+                Err(why) => {
                     let _ = rustix::process::pidfd_send_signal(&*live.process.first, Signal::KILL);
                     self.report(&Report::Failed { ticket, why }, &[]);
                 }
@@ -441,20 +433,20 @@ impl Launcher {
 }
 
 impl Live {
+    /// Its executor has said something: it is ready and can be looked after, or why not.
+    fn settle(&mut self, contact: &Contact, watch: Watch) -> Result<(), String> {
+        if let Some(network) = contact.ready()? {
+            self.network = Some(network);
+        }
+        self.supervisor = contact.supervisor(watch);
+        self.supervisor.as_ref().map(drop).ok_or_else(|| "it cannot be watched: its /proc did not arrive".into())
+    }
+
     fn doors(&self) -> &[(Door, OwnedFd)] {
         self.network.as_ref().map_or(&[], |network| &network.doors)
     }
 
     fn look_at_files(&self) -> Look {
         disk::look(&self.folder, self.supervisor.as_ref().map(Supervisor::proc))
-    }
-}
-
-fn first_report(contact: &Contact) -> BootReport {
-    let mut buffer = [0; 4096];
-    match rustix::io::read(&contact.status, &mut buffer) {
-        Ok(length) if length > 0 => rmp_serde::from_slice(&buffer[..length])
-            .unwrap_or_else(|_| BootReport::Failed("the executor said something strange".into())),
-        _ => BootReport::Failed("the executor ended before it was ready".into()),
     }
 }

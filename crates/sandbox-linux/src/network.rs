@@ -36,10 +36,22 @@ pub enum Kind {
 
 /// The network of one sandbox.
 pub struct Network {
-    namespace: OwnedFd,
+    /// None where somebody else made it: then it is theirs.
+    namespace: Option<OwnedFd>,
     kind: Kind,
     /// Sockets in it that belong to us.
     pub doors: Vec<(Door, OwnedFd)>,
+}
+
+impl Network {
+    /// One that bwrap made, with the door that was opened inside.
+    pub fn of_bwrap(door: OwnedFd) -> Self {
+        Self { namespace: None, kind: Kind::Wired, doors: vec![(Door::Proxy, door)] }
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        self.namespace.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), move_into)
+    }
 }
 
 /// The network namespaces of a launcher.
@@ -116,7 +128,7 @@ impl Networks {
         }
         self.wanted = Some(kind);
         match self.pool(kind).waiting.pop() {
-            Some(network) => self.own.leave(|| move_into(&network.namespace)).map(|()| Some(network)),
+            Some(network) => self.own.leave(|| network.enter()).map(|()| Some(network)),
             None => self.make(kind).map(Some),
         }
     }
@@ -132,7 +144,7 @@ impl Networks {
         let returned = self.returned.iter().filter(|other| other.kind == network.kind).count();
         let pool = self.pool(network.kind);
         // Whoever has made no stock makes one sandbox and ends.
-        if pool.untouched.is_some() && pool.waiting.len() + returned < POOL {
+        if network.namespace.is_some() && pool.untouched.is_some() && pool.waiting.len() + returned < POOL {
             self.returned.push(network);
         }
     }
@@ -140,7 +152,7 @@ impl Networks {
     /// Keeps those that were taken back and show no trace of anybody.
     pub fn inspect(&mut self) -> io::Result<()> {
         for mut network in std::mem::take(&mut self.returned) {
-            self.own.leave(|| move_into(&network.namespace))?;
+            self.own.leave(|| network.enter())?;
             if !no_sockets() || self.pool(network.kind).untouched != Some(traces()) {
                 continue;
             }
@@ -152,7 +164,7 @@ impl Networks {
 
     /// Makes one, and is in it then.
     fn make(&mut self, kind: Kind) -> io::Result<Network> {
-        let namespace = self.own.leave(make)?;
+        let namespace = Some(self.own.leave(make)?);
         if kind == Kind::Wired {
             self.reach = Some(way_out::wire()?);
         }

@@ -159,7 +159,7 @@ pub fn plan(
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let policy = &spec.policy;
-    let user = user_id(spec);
+    let (user, network) = (user_id(spec), kind_of_network(spec));
     let ids = id_map(spec, host, slot, user);
     let single = host.ids == IdSource::Single;
     let (mut enforcement, watch) = holdings::of_limits(spec, host, &ids);
@@ -189,7 +189,7 @@ pub fn plan(
         ids,
         first_id,
         counts,
-        network: kind_of_network(spec, host),
+        network,
         cgroup: CgroupLimits {
             memory: if wall::stands(Wall::MemoryLimit) { policy.limits.memory.0 } else { 1 << 50 },
             cpu_millis: if wall::stands(Wall::CpuLimit) { policy.limits.cpu_millis } else { 1_000_000 },
@@ -224,7 +224,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec, kind_of_network(spec, host)),
+            env: environment(spec, network),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -236,6 +236,8 @@ pub fn plan(
             supervised: true,
             counts: if host.bwrap.is_some() { counts.of_user_namespace() } else { Vec::new() },
             die_with_parent: watch.processes(),
+            // bwrap makes the network, so nobody outside can make anything in it.
+            proxy: (host.bwrap.is_some() && network == Kind::Wired).then_some(way_out::PROXY_PORT),
         },
         watch: watch.standing(),
     };
@@ -267,9 +269,9 @@ pub fn user_id(spec: &SandboxSpec) -> u32 {
     }
 }
 
-/// bwrap makes networks itself, and sealed ones only.
-pub fn kind_of_network(spec: &SandboxSpec, host: &Host) -> Kind {
-    if spec.policy.reaches_something() && host.bwrap.is_none() { Kind::Wired } else { Kind::Sealed }
+/// What a sandbox's network is for.
+pub fn kind_of_network(spec: &SandboxSpec) -> Kind {
+    if spec.policy.reaches_something() { Kind::Wired } else { Kind::Sealed }
 }
 
 /// Files of an image may belong to the commands' user, so only where there are none that user can be another one

@@ -138,6 +138,12 @@ fn way_out(host: &Host) -> Finding {
         Some(Reach::Everything) => {
             finding("network", Grade::Good, "every program reaches what its policy allows", None)
         }
+        Some(Reach::Proxy { .. }) if host.bwrap.is_some() => finding(
+            "network",
+            Grade::Weak,
+            "only programs that know a proxy reach anything: bwrap starts sandboxes here, and makes their network",
+            Some(&namespace_fix()),
+        ),
         Some(Reach::Proxy { why }) => finding(
             "network",
             Grade::Weak,
@@ -145,12 +151,6 @@ fn way_out(host: &Host) -> Finding {
             Some(
                 "Load the kernel's packet filter: `sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_ct nft_reject_inet`",
             ),
-        ),
-        None if host.bwrap.is_some() => finding(
-            "network",
-            Grade::Weak,
-            "bwrap starts sandboxes here: they reach nothing, whatever their policy says",
-            Some(&namespace_fix()),
         ),
         None => finding("network", Grade::Broken, "no network namespace can be made", Some(&namespace_fix())),
     }

@@ -72,12 +72,16 @@ pub fn run_single(
         let newborn = start(state, &plan, &host).inspect_err(|_| {
             host.cgroup.remove(&plan.name);
         })?;
-        if let (Some(aside), Some(network)) = (&aside, &newborn.network) {
-            aside.hand_over(&network.doors)?;
-        }
+        let handed_over = hand_over(&newborn, &plan, aside.as_ref());
         // For others who list sandboxes; this one does not wait for it.
         let _ = folder::describe(&plan.folder, &facts);
-        let ended = wait(&newborn, &plan);
+        let ended = match handed_over {
+            Ok(()) => wait(&newborn, &plan),
+            Err(error) => {
+                birth::end(&newborn.process.child);
+                Err(error)
+            }
+        };
         newborn.cgroup.remove();
         ended
     });
@@ -94,6 +98,19 @@ fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {
         None => executor_image::load_cached(&state.join("cache"))?,
     };
     Nursery::new(executor)?.bear(plan, host).map_err(io::Error::other)
+}
+
+/// Gives the doors of the way out to the process that stayed behind. Where the network is not ours the executor opens them,
+/// and says so before the command starts.
+fn hand_over(newborn: &Newborn, plan: &Plan, aside: Option<&Aside>) -> io::Result<()> {
+    let opened = match plan.boot.proxy {
+        Some(_) => newborn.contact.ready().map_err(io::Error::other)?,
+        None => None,
+    };
+    match (aside, newborn.network.as_ref().or(opened.as_ref())) {
+        (Some(aside), Some(network)) => aside.hand_over(&network.doors),
+        _ => Ok(()),
+    }
 }
 
 /// Looks after the sandbox until its executor has said how the command ended, and then until it is gone.

@@ -71,6 +71,18 @@ pub fn open_doors(reach: &Reach) -> io::Result<Vec<(Door, OwnedFd)>> {
     wanted.into_iter().map(|(door, address, port)| Ok((door, bind(door, SocketAddr::new(address, port))?))).collect()
 }
 
+/// A door that was opened inside by somebody else, if it is what it should be: the proxy's listener and nothing else.
+pub fn checked_door(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+    use rustix::net::{getsockname, sockopt};
+    let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT));
+    let is_it = sockopt::socket_domain(&descriptor)? == AddressFamily::INET
+        && sockopt::socket_type(&descriptor)? == SocketType::STREAM
+        && sockopt::socket_protocol(&descriptor)? == Some(rustix::net::ipproto::TCP)
+        && sockopt::socket_acceptconn(&descriptor)?
+        && SocketAddr::try_from(getsockname(&descriptor)?).is_ok_and(|address| address == proxy);
+    if is_it { Ok(descriptor) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
 fn has_ipv6() -> bool {
     std::path::Path::new("/proc/self/net/if_inet6").exists()
         && bind(Door::Names, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0)).is_ok()
@@ -253,6 +265,25 @@ mod tests {
                 assert_eq!(listener.accept().expect("accepted").1, client.local_addr().expect("own"));
             }
             drop(doors);
+        });
+    }
+
+    #[test]
+    fn only_the_proxy_s_listener_is_taken_for_a_door() {
+        inside("way_out::tests::only_the_proxy_s_listener_is_taken_for_a_door", || {
+            crate::sys::loopback_up().expect("loopback");
+            let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let connecting = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+            let others = [
+                TcpListener::bind(at(PROXY_PORT + 1)).expect("another port").into(),
+                TcpListener::bind(("::1", PROXY_PORT)).expect("another family").into(),
+                UdpSocket::bind(at(PROXY_PORT)).expect("datagrams").into(),
+                connecting,
+                std::fs::File::open("/dev/null").expect("no socket at all").into(),
+            ];
+            assert!(others.into_iter().all(|other| checked_door(other).is_err()));
+            let listener = bind(Door::Proxy, at(PROXY_PORT)).expect("the listener");
+            assert!(checked_door(listener).is_ok());
         });
     }
 

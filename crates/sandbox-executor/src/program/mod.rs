@@ -2,6 +2,7 @@
 
 mod census;
 mod counters;
+mod door;
 mod failure;
 mod files;
 mod history;
@@ -110,13 +111,32 @@ impl Executor {
 }
 
 /// Where the outcome is told.
-pub struct Status(Option<OwnedFd>);
+pub struct Status {
+    socket: Option<OwnedFd>,
+    /// Goes out when all is ready.
+    door: Option<OwnedFd>,
+}
 
 impl Status {
     /// Tells it. Nobody may be listening any more.
     fn tell<T: serde::Serialize>(self, message: &T) {
-        if let (Some(status), Ok(bytes)) = (self.0, rmp_serde::to_vec_named(message)) {
+        if let (Some(status), Ok(bytes)) = (self.socket, rmp_serde::to_vec_named(message)) {
             drop(File::from(status).write_all(&bytes));
+        }
+    }
+
+    /// Tells that all is ready. The door is not ours any longer.
+    fn ready(self) {
+        match (&self.socket, &self.door) {
+            (Some(status), Some(door)) => door::pass_out(status, door),
+            _ => self.tell(&BootReport::Ready),
+        }
+    }
+
+    /// The same, where more will be told, if there is a door to pass out.
+    fn pass_out_door(&mut self) {
+        if let (Some(status), Some(door)) = (&self.socket, self.door.take()) {
+            door::pass_out(status, &door);
         }
     }
 }
@@ -133,7 +153,7 @@ struct Passed {
 
 /// Runs to the end of the sandbox.
 pub fn main() {
-    let status = Status(sys::take(STATUS_FD));
+    let status = Status { socket: sys::take(STATUS_FD), door: None };
     let passed = Passed {
         boot: sys::take(BOOT_FD),
         listener: sys::take(LISTENER_FD),
@@ -152,13 +172,14 @@ pub fn main() {
 
 type NotStarted = Box<(Status, String)>;
 
-fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
+fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
     let boot = match read_boot(passed.boot) {
         Ok(boot) => boot,
         Err(why) => return Err(Box::new((status, why))),
     };
-    if let Err(why) = set_counts(&boot) {
-        return Err(Box::new((status, why)));
+    match set_counts(&boot).and_then(|()| boot.proxy.map(door::open).transpose()) {
+        Ok(door) => status.door = door,
+        Err(why) => return Err(Box::new((status, why))),
     }
     sys::block_signals();
     umask(Mode::from_raw_mode(0o022));
@@ -172,6 +193,7 @@ fn start(passed: Passed, status: Status) -> Result<(), NotStarted> {
         if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));
         }
+        status.pass_out_door();
         return single::run(&boot, exec, &mut starter, &tree, &counters, status);
     }
     let prepared = become_user(&boot)

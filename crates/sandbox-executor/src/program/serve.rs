@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use sandbox_core::Channel;
 use sandbox_executor::{
-    boot::{Attachment, BootReport},
+    boot::Attachment,
     carrier::{Connection, Flow, Side},
     frame::FrameError,
     protocol::{Failure, Reason, Reply, Request, Target},
@@ -68,7 +68,7 @@ async fn serve(executor: &Rc<Executor>, listener: Option<OwnedFd>, status: Statu
                 Ok(channel) => channel,
                 Err(error) => return Err(Box::new((status, format!("the standard streams cannot be used: {error}")))),
             };
-            status.tell(&BootReport::Ready);
+            status.ready();
             // There is no way to come back to a stream that has ended.
             tokio::select! {
                 () = converse(executor, &presence, channel) => {}
@@ -79,7 +79,7 @@ async fn serve(executor: &Rc<Executor>, listener: Option<OwnedFd>, status: Statu
             let Some(listener) = listener.and_then(listen) else {
                 return Err(Box::new((status, "no socket to listen on was passed".to_owned())));
             };
-            status.tell(&BootReport::Ready);
+            status.ready();
             tokio::select! {
                 () = accept(executor, &presence, &listener) => {}
                 () = lapse(executor.boot.lease, &presence) => {}

@@ -131,6 +131,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
         counts: Vec::new(),
         refused_processes: false,
         die_with_parent: false,
+        proxy: None,
     }
 }
 

