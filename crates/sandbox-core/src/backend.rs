@@ -57,7 +57,7 @@ pub struct Facts {
     pub enforcement: Enforcement,
 }
 
-/// A socket in a sandbox's network that belongs to the host's side.
+/// A descriptor in a sandbox's network that belongs to the host's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Door {
     /// Listens for programs that know a proxy.
@@ -66,6 +66,8 @@ pub enum Door {
     Redirected,
     /// Takes questions for names, over UDP.
     Names,
+    /// Gives and takes whole packets, to and from anywhere: the outer end of a tunnel, where nothing is redirected.
+    Packets,
 }
 
 /// The two ways to talk with an executor.

@@ -9,7 +9,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::Engine;
+use crate::{Engine, packets::Packets};
 
 /// Longer questions than this are not asked over UDP.
 const LONGEST_QUESTION: usize = 1500;
@@ -25,6 +25,8 @@ pub struct Doors {
     pub redirected: Vec<TcpListener>,
     /// For questions for names.
     pub dns: Vec<UdpSocket>,
+    /// For whatever is sent to anywhere, packet by packet.
+    pub packets: Vec<Packets>,
 }
 
 impl Doors {
@@ -37,6 +39,7 @@ impl Doors {
                 Door::Proxy => doors.proxy.push(TcpListener::from_std(socket.into())?),
                 Door::Redirected => doors.redirected.push(TcpListener::from_std(socket.into())?),
                 Door::Names => doors.dns.push(UdpSocket::from_std(socket.into())?),
+                Door::Packets => doors.packets.push(Packets::new(socket)?),
             }
         }
         Ok(doors)
@@ -57,6 +60,9 @@ impl Engine {
         }
         for socket in doors.dns {
             serving.spawn(answer(Arc::clone(&self), socket));
+        }
+        for packets in doors.packets {
+            serving.spawn(packets.serve(Arc::clone(&self)));
         }
         self.until_closed().await;
         // Those who are being served end by themselves; nobody else is let in.

@@ -268,7 +268,7 @@ fn strip(headers: &mut HeaderMap) {
 }
 
 /// Answers somebody who was refused and takes us for the server.
-pub(crate) async fn explain(stream: TcpStream, target: &Target, refusal: &Refusal) {
+pub(crate) async fn explain(stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target, refusal: &Refusal) {
     let respond = service_fn(|_: Request<Incoming>| async { Ok::<_, Infallible>(denied(target, refusal)) });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);

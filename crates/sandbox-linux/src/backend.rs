@@ -367,7 +367,8 @@ fn launcher_gone() -> Error {
 /// The launcher gets no secret of ours: only the variables that it reads.
 fn keep_only_what_it_needs(command: &mut Command) {
     command.env_clear();
-    for name in ["PATH", crate::stage::FORCE_SINGLE, crate::stage::FORCE_BWRAP] {
+    let internal = [crate::stage::FORCE_SINGLE, crate::stage::FORCE_BWRAP, crate::way_out::WITHOUT_FILTERS];
+    for name in ["PATH"].into_iter().chain(internal) {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }

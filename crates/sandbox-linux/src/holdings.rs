@@ -86,7 +86,11 @@ fn network(spec: &SandboxSpec, host: &Host) -> String {
         (Kind::Wired, Some(Reach::Proxy { .. })) => {
             format!("{own}; our proxy is the only way out, for programs that know one: nothing is redirected here")
         }
-        (Kind::Wired, _) => format!("{own}; whatever is connected to anywhere is redirected to us, and we decide"),
+        (Kind::Wired, Some(Reach::Packets { .. })) => {
+            "own network namespace with loopback and a tunnel to us: whatever is sent to anywhere ends there, and we decide"
+                .into()
+        }
+        (Kind::Wired, _) => format!("{own}; whatever is connected to anywhere ends with us, and we decide"),
     }
 }
 

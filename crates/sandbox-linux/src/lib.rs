@@ -54,6 +54,7 @@ mod supervise;
 mod sys;
 mod trash;
 mod tree;
+pub mod tunnel;
 mod unavailable;
 mod unlinked;
 #[cfg(feature = "breakable")]

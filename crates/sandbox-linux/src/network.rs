@@ -140,6 +140,10 @@ impl Networks {
 
     /// Takes one back whose processes have all ended.
     pub fn take_back(&mut self, mut network: Network) {
+        // What went through a tunnel leaves its traces, and without the tunnel there is no way out.
+        if network.doors.iter().any(|(door, _)| *door == Door::Packets) {
+            return;
+        }
         network.doors.clear();
         let returned = self.returned.iter().filter(|other| other.kind == network.kind).count();
         let pool = self.pool(network.kind);
@@ -165,10 +169,14 @@ impl Networks {
     /// Makes one, and is in it then.
     fn make(&mut self, kind: Kind) -> io::Result<Network> {
         let namespace = Some(self.own.leave(make)?);
+        let mut tunnel = None;
         if kind == Kind::Wired {
-            self.reach = Some(way_out::wire()?);
+            let (reach, made) = way_out::wire()?;
+            (self.reach, tunnel) = (Some(reach), made);
         }
-        Ok(Network { namespace, kind, doors: self.doors(kind)? })
+        let mut doors = self.doors(kind)?;
+        doors.extend(tunnel);
+        Ok(Network { namespace, kind, doors })
     }
 
     fn doors(&self, kind: Kind) -> io::Result<Vec<(Door, OwnedFd)>> {

@@ -138,6 +138,12 @@ fn way_out(host: &Host) -> Finding {
         Some(Reach::Everything) => {
             finding("network", Grade::Good, "every program reaches what its policy allows", None)
         }
+        Some(Reach::Packets { why }) => {
+            let found = format!(
+                "every program reaches what its policy allows, by a tunnel, which is slower: connections cannot be redirected ({why})"
+            );
+            finding("network", Grade::Good, found, None)
+        }
         Some(Reach::Proxy { .. }) if host.bwrap.is_some() => finding(
             "network",
             Grade::Weak,

@@ -169,6 +169,25 @@ pub fn loopback_up() -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Makes a tunnel in this process's network namespace: an interface of this name, and the descriptor at which its packets
+/// come out. The interface is gone when the descriptor is.
+pub fn tunnel(name: &str) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let tunnel = rustix::fs::open("/dev/net/tun", flags, Mode::empty())?;
+    // SAFETY: all-zero is a valid `ifreq`: an empty name and no flags.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last place stays zero, as the end of a name.
+    let places = request.ifr_name.len() - 1;
+    for (place, byte) in request.ifr_name[..places].iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
+    // SAFETY: the request is an `ifreq` whose name and flags are set, as TUNSETIFF reads it; it writes the name back.
+    let answer = unsafe { libc::ioctl(tunnel.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &raw mut request) };
+    if answer == 0 { Ok(tunnel) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A descriptor that the runtime watches.
 pub fn watched(descriptor: OwnedFd, interest: tokio::io::Interest) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: the runtime must never see a descriptor that was closed or became another one; an `OwnedFd` stays open

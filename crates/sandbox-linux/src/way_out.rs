@@ -2,7 +2,8 @@
 //!
 //! The network has a loopback interface and nothing else. Every address is made local, and what is sent to any other than
 //! loopback's own is redirected to the listeners, which belong to the server outside. So a program that knows no proxy
-//! works as it is, and what no rule catches goes nowhere: there is no route.
+//! works as it is, and what no rule catches goes nowhere: there is no route. Where the kernel redirects nothing, a tunnel
+//! to that server takes its place ([`crate::tunnel`]); where there is none either, the proxy is all there is.
 //!
 //! Made by the launcher in a network namespace that it has just made; nobody inside has the right to change it.
 
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     netlink::{Attributes, Message, tell},
-    nft,
+    nft, tunnel,
 };
 
 /// The proxy, for programs that know one.
@@ -38,25 +39,41 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x616e, 0x6462, 0x6f78, 1, 0, 0, 
 pub enum Reach {
     /// All.
     Everything,
-    /// Those that know a proxy, because connections cannot be redirected here.
+    /// All, packet by packet, because connections cannot be redirected here.
+    Packets {
+        /// What the kernel answered.
+        why: String,
+    },
+    /// Those that know a proxy, because connections cannot be redirected here, and there is no tunnel either.
     Proxy {
         /// What the kernel answered.
         why: String,
     },
 }
 
-/// Prepares the network namespace that this process is in; loopback is up. It has no doors yet.
-pub fn wire() -> io::Result<Reach> {
+/// With this variable set nothing is redirected, as where the kernel's packet filter is missing.
+pub const WITHOUT_FILTERS: &str = "SANDBOX_MCP_NO_NFTABLES";
+
+/// Prepares the network namespace that this process is in; loopback is up. It has no doors yet, but where everything goes
+/// through a tunnel, that is one.
+pub fn wire() -> io::Result<(Reach, Option<(Door, OwnedFd)>)> {
+    let six = has_ipv6();
+    let own = [&OWN_V4.octets()[..], &OWN_V6.octets()];
+    let own = if six { &own[..] } else { &own[..1] };
     // All of the filters or none: without them there are no routes either, and nothing goes anywhere.
-    if let Err(error) = tell(Some(netlink::NETFILTER), &filters()) {
-        return Ok(Reach::Proxy { why: error.to_string() });
-    }
-    let mut routes = vec![address(&OWN_V4.octets()), local_default(&OWN_V4.octets())];
-    if has_ipv6() {
-        routes.extend([address(&OWN_V6.octets()), local_default(&OWN_V6.octets())]);
-    }
-    tell(None, &routes)?;
-    Ok(Reach::Everything)
+    let filtered = match std::env::var_os(WITHOUT_FILTERS) {
+        Some(_) => Err(io::ErrorKind::Unsupported.into()),
+        None => tell(Some(netlink::NETFILTER), &filters()),
+    };
+    tell(None, &own.iter().map(|bytes| address(bytes)).collect::<Vec<_>>())?;
+    let Err(refusal) = filtered else {
+        tell(None, &own.iter().map(|bytes| local_default(bytes)).collect::<Vec<_>>())?;
+        return Ok((Reach::Everything, None));
+    };
+    Ok(match tunnel::open(own) {
+        Ok(tunnel) => (Reach::Packets { why: refusal.to_string() }, Some((Door::Packets, tunnel))),
+        Err(error) => (Reach::Proxy { why: format!("{refusal}; no tunnel can be made: {error}") }, None),
+    })
 }
 
 /// Opens the doors in a network namespace that is prepared. While somebody still has earlier ones, this fails.
@@ -119,11 +136,13 @@ fn local_default(source: &[u8]) -> Message {
     Message { kind: libc::RTM_NEWROUTE, flags: CREATE, answered: true, body }
 }
 
-fn family(address: &[u8]) -> u8 {
+/// Which of the two families these bytes are an address of.
+pub fn family(address: &[u8]) -> u8 {
     (if address.len() == 4 { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+/// What is made must not be there yet.
+pub const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 /// In nft's words:
 ///
 /// ```text
@@ -188,8 +207,8 @@ mod tests {
 
     fn made() -> Vec<(Door, OwnedFd)> {
         crate::sys::loopback_up().expect("loopback");
-        let reach = wire().expect("wired");
-        assert_eq!(reach, Reach::Everything);
+        let (reach, tunnel) = wire().expect("wired");
+        assert_eq!((&reach, tunnel.is_none()), (&Reach::Everything, true));
         let doors = open_doors(&reach).expect("doors");
         assert!(open_doors(&reach).is_err(), "two have the same doors");
         doors
@@ -265,6 +284,56 @@ mod tests {
                 assert_eq!(listener.accept().expect("accepted").1, client.local_addr().expect("own"));
             }
             drop(doors);
+        });
+    }
+
+    /// The first packet that comes out, of those with this protocol: its whole content.
+    fn first_packet(tunnel: &OwnedFd, protocol: i32) -> Vec<u8> {
+        let mut packet = vec![0; 65_535];
+        loop {
+            let length = rustix::io::read(tunnel, &mut packet).expect("a packet");
+            let found = if packet[0] >> 4 == 4 { packet[9] } else { packet[6] };
+            if i32::from(found) == protocol {
+                packet.truncate(length);
+                return packet;
+            }
+        }
+    }
+
+    #[test]
+    fn without_filters_everything_comes_out_of_a_tunnel() {
+        inside("way_out::tests::without_filters_everything_comes_out_of_a_tunnel", || {
+            crate::sys::loopback_up().expect("loopback");
+            let own = [&OWN_V4.octets()[..], &OWN_V6.octets()];
+            tell(None, &own.map(address)).expect("addresses");
+            let tunnel = match tunnel::open(&own) {
+                Ok(tunnel) => tunnel,
+                Err(error) => return eprintln!("skipped: no tunnel can be made here: {error}"),
+            };
+            assert_eq!(
+                rustix::io::read(&tunnel, &mut [0; 99]),
+                Err(rustix::io::Errno::AGAIN),
+                "it says something by itself"
+            );
+            for wanted in ["8.8.8.8:443", "[2606:4700::1111]:443"] {
+                let wanted: SocketAddr = wanted.parse().expect("an address");
+                let connected = TcpStream::connect_timeout(&wanted, Duration::from_millis(100));
+                assert!(connected.is_err(), "nobody answered");
+                let packet = first_packet(&tunnel, libc::IPPROTO_TCP);
+                match wanted.ip() {
+                    std::net::IpAddr::V4(to) => assert_eq!(packet[12..20], [OWN_V4.octets(), to.octets()].concat()),
+                    std::net::IpAddr::V6(to) => assert_eq!(packet[8..40], [OWN_V6.octets(), to.octets()].concat()),
+                }
+                let any = if wanted.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let asked = UdpSocket::bind(any).and_then(|socket| socket.send_to(&[7; 30_000], wanted));
+                assert_eq!(asked.expect("sent"), 30_000);
+                assert!(first_packet(&tunnel, libc::IPPROTO_UDP).ends_with(&[7; 30_000]), "in parts");
+            }
+            for own in ["127.0.0.1:5000", "198.19.0.1:5000"] {
+                let listener = TcpListener::bind(own).expect("bound");
+                let client = TcpStream::connect(own).expect("connected");
+                assert_eq!(listener.accept().expect("accepted").1, client.local_addr().expect("own"));
+            }
         });
     }
 

@@ -114,7 +114,9 @@ fn foreign_interfaces() -> Vec<String> {
     let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let routes =
         routes.lines().skip(1).filter_map(|line| line.split('\t').next()).map(|name| format!("route by {name}"));
-    names.filter(|name| name != "lo").chain(routes.filter(|route| route != "route by lo")).collect()
+    // The tunnel leads to the sandbox's own way out and nowhere else, where connections cannot be redirected to that.
+    let names = names.filter(|name| !["lo", "sandbox"].contains(&name.as_str()));
+    names.chain(routes.filter(|route| !["route by lo", "route by sandbox"].contains(&route.as_str()))).collect()
 }
 
 fn other_interfaces(_: &Arguments) -> Outcome {

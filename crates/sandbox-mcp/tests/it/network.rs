@@ -111,9 +111,15 @@ fn variables(policies: &TempDir) -> [(&'static str, &str); 1] {
     [("SANDBOX_MCP_POLICY_FOLDER", policies.path().to_str().unwrap())]
 }
 
-/// In sandboxes that bwrap starts only programs that know a proxy reach anything.
+/// Where nothing is redirected and no tunnel can be made only programs that know a proxy reach anything.
 fn only_by_proxy() -> bool {
-    std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some()
+    let set = |name: &str| std::env::var_os(name).is_some();
+    set("SANDBOX_MCP_USE_BWRAP") || (set("SANDBOX_MCP_NO_NFTABLES") && !has_tunnels())
+}
+
+/// Whether this user may make tunnels.
+fn has_tunnels() -> bool {
+    std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok()
 }
 
 /// curl's words for each way that there is: by the proxy that variables name, and without it.
@@ -170,6 +176,68 @@ async fn what_the_policy_names_is_reached_in_both_ways_and_nothing_else() {
     assert_eq!(connected["target"], format!("host.internal:{port}"));
     assert!(connected["sent"].as_u64() > Some(20) && connected["received"].as_u64() > Some(20), "{connected}");
     assert!(history.iter().any(|event| event["verdict"] == "no_rule" && event["refused"] == true), "{history:?}");
+}
+
+/// A server on loopback that sends everything back, and ends when the other side has.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn without_the_packet_filter_a_tunnel_leads_to_the_same_place() {
+    if !has_tunnels() || std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some() {
+        return println!("skipped: no tunnel can be made here");
+    }
+    let (port, policies) = (echo(), tempfile::tempdir().unwrap());
+    let policy = format!("extends = \"full_isolation\"\nhost_ports = [{port}]\n");
+    std::fs::write(policies.path().join("named.toml"), policy).unwrap();
+    let settings = [("SANDBOX_MCP_NO_NFTABLES", "1"), variables(&policies)[0]];
+    let client = start_with(Era::Legacy, &settings).await;
+    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let status = client.ok("get_sandbox_status", json!({"session_id": session})).await;
+    assert!(status.to_string().contains("a tunnel to us"), "{status}");
+    // Much, both ways at once, in both families; and what is said last is what ends it.
+    let script = format!(
+        r#"
+import os, socket, threading
+for family in socket.AF_INET, socket.AF_INET6:
+    address = socket.getaddrinfo('host.internal', {port}, family, socket.SOCK_STREAM)[0][4]
+    streams = [socket.create_connection(address[:2], 10) for _ in range(20)]
+    words = b'\0' + os.urandom(8 << 20)
+    sender = threading.Thread(target=lambda: (streams[0].sendall(words), streams[0].shutdown(socket.SHUT_WR)))
+    sender.start()
+    back = b''.join(iter(lambda: streams[0].recv(1 << 16), b''))
+    print(back == words, end=' ')
+    for number, stream in enumerate(streams[1:]):
+        stream.sendall(b'\0%d' % number)
+    print(all(stream.recv(9) == b'\0%d' % number for number, stream in enumerate(streams[1:])))
+for wanted in ('8.8.8.8', 123), ('2606:4700::1111', 123):
+    asking = socket.socket(socket.AF_INET6 if ':' in wanted[0] else socket.AF_INET, socket.SOCK_DGRAM)
+    asking.settimeout(10); asking.connect(wanted); asking.send(b'x')
+    try: asking.recv(9); print('an answer')
+    except OSError as error: print(type(error).__name__)
+try: print('an answer', socket.create_connection(('93.184.215.14', 443), 10).recv(9))
+except OSError as error: print(type(error).__name__)
+"#
+    );
+    let arguments = json!({"session_id": session, "files": [{"path": "try.py", "content": script}]});
+    client.ok("write_files", arguments).await;
+    let words = "True True\nTrue True\nConnectionRefusedError\nConnectionRefusedError\nConnectionResetError\n";
+    // Nobody inside can change it, or make another one.
+    for before in
+        ["true", "ip link set sandbox down; ip route del default; ip tuntap add mode tun own; cat /dev/net/tun"]
+    {
+        let ran = client.run(&session, &format!("{before}; python3 try.py")).await;
+        assert_eq!(ran["stdout"], words, "{ran}");
+        assert_eq!(ran["denials"][0]["target"], "93.184.215.14:443", "{ran}");
+    }
 }
 
 #[tokio::test]
