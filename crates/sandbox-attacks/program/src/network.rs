@@ -139,14 +139,20 @@ fn world(addresses: &[&str]) -> Outcome {
     Outcome::first_breach(attempts.collect::<Vec<_>>())
 }
 
-/// Where connections are redirected, the kernel makes one to anywhere: only what comes back tells.
+/// What the way out says of itself to who speaks HTTP and was refused.
+const REFUSED: &[u8] = b"x-sandbox-denied:";
+
+/// Where connections are redirected, the kernel makes one to anywhere: only what comes back tells, and from whom.
 fn answered(address: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(REFUSAL))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-    match stream.read(&mut [0; 64])? {
-        0 => Err(io::ErrorKind::ConnectionReset.into()),
-        _ => Ok(()),
+    let mut answer = Vec::new();
+    let read = stream.take(4096).read_to_end(&mut answer);
+    match answer.windows(REFUSED.len()).any(|part| part.eq_ignore_ascii_case(REFUSED)) {
+        true => Err(io::ErrorKind::PermissionDenied.into()),
+        false if answer.is_empty() => read.and(Err(io::ErrorKind::ConnectionReset.into())),
+        false => Ok(()),
     }
 }
 
