@@ -6,6 +6,7 @@ use crate::{
     results::Results,
     scale::{Crowd, Footprints, Rates},
     starts::names::*,
+    way_out,
 };
 
 /// One number to reach.
@@ -81,6 +82,7 @@ pub fn goals(results: &Results) -> Vec<Goal> {
     all.extend(memory(results));
     all.push(crowd(results));
     all.extend(transfers(results));
+    all.extend(way_out::page::goals(&results.way_out));
     all
 }
 
@@ -194,7 +196,8 @@ fn transfers(results: &Results) -> [Goal; 2] {
     })
 }
 
-fn missing(what: &'static str, aim: &'static str, why: &str) -> Goal {
+/// One that could not be measured.
+pub fn missing(what: &'static str, aim: &'static str, why: &str) -> Goal {
     Goal { what, seen: format!("not measured: {why}"), reached: "–".to_owned(), aim, met: None }
 }
 

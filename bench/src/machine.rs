@@ -36,7 +36,7 @@ impl Machine {
             user: if said(&["id", "-u"]) == "0" { "root" } else { "an ordinary user" },
             bwrap: said(&["bwrap", "--version"]),
             date: said(&["date", "+%Y-%m-%d"]),
-            load: fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or("?").to_owned(),
+            load: load(),
         }
     }
 
@@ -56,6 +56,11 @@ impl Machine {
             self.bwrap
         )
     }
+}
+
+/// How many wanted a processor in the last minute, on average.
+pub fn load() -> String {
+    fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or("?").to_owned()
 }
 
 fn field(file: &str, name: &str, separator: char) -> String {

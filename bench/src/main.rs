@@ -15,6 +15,7 @@ mod results;
 mod rivals;
 mod scale;
 mod starts;
+mod way_out;
 
 use std::{
     fs,
@@ -55,7 +56,8 @@ struct Arguments {
     /// Few rounds and small numbers: shows that everything works, not how fast.
     #[arg(long)]
     short: bool,
-    /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd or files.
+    /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd, files
+    /// or "way out".
     #[arg(long)]
     only: Option<String>,
 }
@@ -70,6 +72,7 @@ struct Size {
     crowd: usize,
     file: u64,
     file_rounds: usize,
+    way_out: way_out::Size,
 }
 
 const FULL: Size = Size {
@@ -81,6 +84,7 @@ const FULL: Size = Size {
     crowd: 1000,
     file: 1 << 30,
     file_rounds: 8,
+    way_out: way_out::Size { rounds: 4, bytes: 500_000_000, connects: 200, held: 1000 },
 };
 const SHORT: Size = Size {
     rounds: 5,
@@ -91,10 +95,14 @@ const SHORT: Size = Size {
     crowd: 100,
     file: 128 << 20,
     file_rounds: 1,
+    way_out: way_out::Size { rounds: 1, bytes: 100_000_000, connects: 20, held: 200 },
 };
 
 fn main() -> Result<()> {
     sandbox_linux::run_role_if_asked();
+    if let Some(ended) = way_out::client::run_if_asked() {
+        return ended;
+    }
     let arguments = Arguments::parse();
     let results = measure(&arguments)?;
     fs::write(arguments.out.join("RESULTS.md"), results.to_markdown())?;
@@ -132,6 +140,7 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         footprints: part.measure("memory", || scale::footprints(&embedded, engine, size.idle[0], size.idle[1])),
         crowd: part.measure("crowd", || scale::crowd(&embedded, size.crowd)),
         transfers: part.measure("files", || files::transfers(&embedded, folder, size.file, size.file_rounds)),
+        way_out: part.measure("way out", || way_out::measure(&arguments.sandbox_mcp, folder, &size.way_out)),
         docker: docker.and_then(|docker| docker.version().map_err(|error| error.to_string())),
     })
 }

@@ -23,8 +23,14 @@ impl Server {
     /// Starts the program with its state in this folder.
     pub fn start(program: &Path, state: &Path) -> Result<Self> {
         let mut command = Command::new(program);
-        command.arg("serve").env("XDG_STATE_HOME", state).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::null()).spawn().context("starting sandbox-mcp serve")?;
+        command.arg("serve").env("XDG_STATE_HOME", state);
+        Self::greet(command)
+    }
+
+    /// Starts it by this command.
+    pub fn greet(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().context("starting sandbox-mcp serve")?;
         let requests = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
         let mut server = Self { child, requests, answers, last_id: 0 };
@@ -38,13 +44,28 @@ impl Server {
     /// `create_sandbox`, `run_command`, `cleanup_session`. An answer comes whole, so the first output is the second answer.
     pub fn time_start(&mut self) -> Result<Timing> {
         let mut watch = Stopwatch::start();
-        let made = self.call("create_sandbox", json!({}))?;
-        let session = made["session_id"].as_str().context("create_sandbox answers with a session_id")?.to_owned();
-        let ran = self.call("run_command", json!({ "session_id": session, "command": "echo hello" }))?;
+        let session = self.create(json!({}))?;
+        let ran = self.run(&session, "echo hello")?;
         watch.output();
         ensure!(ran["stdout"] == "hello\n", "run_command answered {ran}");
         self.call("cleanup_session", json!({ "session_id": session }))?;
         Ok(watch.stop())
+    }
+
+    /// `create_sandbox`; its session.
+    pub fn create(&mut self, arguments: Value) -> Result<String> {
+        let made = self.call("create_sandbox", arguments)?;
+        Ok(made["session_id"].as_str().context("create_sandbox answers with a session_id")?.to_owned())
+    }
+
+    /// `run_command`; its answer, when it has ended.
+    pub fn run(&mut self, session: &str, command: &str) -> Result<Value> {
+        self.call("run_command", json!({ "session_id": session, "command": command, "wait_seconds": 60 }))
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     fn call(&mut self, tool: &str, arguments: Value) -> Result<Value> {

@@ -39,6 +39,13 @@ impl Moment {
     }
 }
 
+/// What one process has in memory, in KiB.
+pub fn resident(process: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a process has a size")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
 fn proportional_set(group: &Group) -> Option<f64> {
     let parents = parents();
     let mut sum = 0.0;

@@ -68,7 +68,8 @@ impl CommandLine {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    fn command(&self) -> Command {
+    /// Ready to be started, with nothing to read.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.0[0]);
         command.args(&self.0[1..]).stdin(Stdio::null());
         command

@@ -9,6 +9,7 @@ use crate::{
     machine::Machine,
     scale::{Crowd, Footprint, Footprints, Rates},
     starts::MANY,
+    way_out::{self, WayOut},
 };
 
 /// A part that was measured, or why it was not.
@@ -34,6 +35,8 @@ pub struct Results {
     pub crowd: Part<Crowd>,
     /// Large files.
     pub transfers: Part<Transfers>,
+    /// What comes in from outside.
+    pub way_out: Part<WayOut>,
 }
 
 impl Results {
@@ -52,6 +55,7 @@ impl Results {
             self.footprints.as_ref().err(),
             self.crowd.as_ref().err(),
             self.transfers.as_ref().err(),
+            self.way_out.as_ref().err(),
         ];
         parts.into_iter().flatten().collect()
     }
@@ -81,6 +85,7 @@ impl Results {
         self.write_memory(&mut page);
         self.write_crowd(&mut page);
         self.write_transfers(&mut page);
+        way_out::page::write(&mut page, &self.way_out);
         page
     }
 
@@ -165,6 +170,7 @@ fn section(page: &mut String, title: &str, rows: Result<&[Row], &String>) {
     }
 }
 
-fn failed(page: &mut String, why: &str) {
+/// Why there is nothing here.
+pub fn failed(page: &mut String, why: &str) {
     let _ = writeln!(page, "Not measured: {why}");
 }
