@@ -8,6 +8,7 @@
 
 mod address;
 pub mod client_hello;
+mod counted;
 mod dial;
 pub mod dns;
 mod doors;

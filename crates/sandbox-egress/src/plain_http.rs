@@ -6,10 +6,7 @@
 use std::{
     error::Error,
     pin::pin,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
-    },
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
 };
 
 use http_body_util::{Either, Full};
@@ -20,17 +17,18 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     Decision, Engine, Host, Reason, Target,
+    counted::Counted,
     proxy::page,
     secrets::{Answer, Outgoing, Passage, Stopped},
-    tunnel::{Carried, copy},
+    tunnel::Carried,
 };
 
-/// Room between the two sides.
-const BETWEEN: usize = 64 << 10;
+/// The longest head of a request.
+const LONGEST_HEAD: usize = 64 << 10;
 /// A first line that is longer is not waited for; as a request it will be too long.
 const LONGEST_LINE: usize = 16 << 10;
 
@@ -89,31 +87,19 @@ impl Engine {
         client: impl AsyncRead + AsyncWrite + Unpin + Send,
         server: impl AsyncRead + AsyncWrite + Unpin + Send,
         passage: &Passage,
-        [sent, received]: [&AtomicU64; 2],
+        counts: [&AtomicU64; 2],
     ) -> Carried {
-        let (ours, theirs) = tokio::io::duplex(BETWEEN);
+        let server = TokioIo::new(Counted::new(server, counts));
         let mut builder = hyper::client::conn::http1::Builder::new();
-        let handshake = builder.preserve_header_case(true).handshake::<_, Outgoing>(TokioIo::new(ours)).await;
+        let handshake = builder.preserve_header_case(true).handshake::<_, Outgoing>(server).await;
         let Ok((sender, connection)) = handshake else { return Carried::BrokenOff };
         let sender = tokio::sync::Mutex::new(sender);
         let denied = Mutex::new(None);
         let respond = |request| self.pass_on(request, passage, &sender, &denied);
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).max_buf_size(BETWEEN).preserve_header_case(true).half_close(true);
+        builder.timer(TokioTimer::new()).max_buf_size(LONGEST_HEAD).preserve_header_case(true).half_close(true);
         let mut serving = pin!(builder.serve_connection(TokioIo::new(client), service_fn(respond)));
-        let ended = AtomicBool::new(false);
-        let (reader, mut writer) = tokio::io::split(theirs);
-        let (server_reader, server_writer) = tokio::io::split(server);
-        let far = async {
-            let sent = copy(reader, server_writer, sent, &ended);
-            let received = async {
-                let _ = copy(server_reader, &mut writer, received, &ended).await;
-                // Whoever waits for more learns that there is no more.
-                let _ = writer.shutdown().await;
-            };
-            tokio::join!(connection, sent, received)
-        };
-        let (mut far, mut far_ended) = (pin!(far), false);
+        let (mut far, mut far_ended) = (pin!(connection), false);
         let served = loop {
             tokio::select! {
                 served = serving.as_mut() => break served,
