@@ -251,7 +251,9 @@ impl Engine {
         for address in found {
             let becomes = behind(&translators, address);
             let own = [address].into_iter().chain(translated(address)).chain(becomes.iter().copied());
-            let own: Vec<IpAddr> = own.filter(|address| is_own(*address).unwrap_or(true)).collect();
+            // Loopback is this machine anyway, and it takes four calls to find out.
+            let asked = own.filter(|&own| reach(own) != Reach::Loopback);
+            let own: Vec<IpAddr> = asked.filter(|&own| is_own(own).unwrap_or(true)).collect();
             let behind = becomes.iter().try_for_each(|&address| scope.admits_behind_translator(address, &own));
             match scope.admits(address, &own).and(behind) {
                 Ok(()) => admitted.push(address),
