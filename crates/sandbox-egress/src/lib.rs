@@ -13,6 +13,7 @@ mod dial;
 pub mod dns;
 mod doors;
 mod engine;
+mod flow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
@@ -31,6 +32,7 @@ mod resolver;
 mod rules;
 mod secrets;
 pub mod socks;
+mod splice;
 mod stand_in;
 mod target;
 mod translator;

@@ -119,7 +119,7 @@ impl Engine {
         let default_port = if secure { 443 } else { 80 };
         tokio::spawn(async move {
             let _place = place;
-            self.carry_as(errand, theirs, opened, Vec::new()).await
+            self.carry_as(errand, theirs, opened).await
         });
         match tokio::time::timeout(ANSWER, forward(request, target, default_port, ours)).await {
             Ok(Ok(response)) => response,
@@ -138,7 +138,7 @@ impl Engine {
         match upgraded.downcast::<TokioIo<TcpStream>>() {
             Ok(parts) => {
                 let mut stream = parts.io.into_inner();
-                if self.carry(&mut stream, opened, parts.read_buf.into()).await != Carried::ToTheEnd {
+                if self.carry_socket(&mut stream, opened, parts.read_buf.into()).await != Carried::ToTheEnd {
                     let _ = stream.set_zero_linger();
                 }
             }
@@ -153,7 +153,7 @@ impl Engine {
             Ok(Ok(Ok(target))) => match self.open(target).await {
                 Ok(opened) => {
                     if stream.write_all(&Answer::Connected.to_bytes()).await.is_ok()
-                        && self.carry(&mut stream, opened, read).await != Carried::ToTheEnd
+                        && self.carry_socket(&mut stream, opened, read).await != Carried::ToTheEnd
                     {
                         let _ = stream.set_zero_linger();
                     }

@@ -7,7 +7,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Engine, Host, Reach, Reason, Refusal, Target, places::Place, proxy::explain, reach, tunnel::Carried};
+use crate::{
+    Engine, Host, Reach, Reason, Refusal, Target, engine::Opened, places::Place, proxy::explain, reach, tunnel::Carried,
+};
 
 /// Where names are asked for.
 const DNS: u16 = 53;
@@ -22,11 +24,18 @@ const A_MOMENT: Duration = Duration::from_millis(100);
 pub(crate) trait Inside: AsyncRead + AsyncWrite + Unpin + Send {
     /// The program learns at once that nothing will come: this does not end in order.
     fn reset(&self);
+
+    /// Carries bytes between it and what was opened for it.
+    fn carried_by(&mut self, engine: &Engine, opened: Opened) -> impl Future<Output = Carried> + Send;
 }
 
 impl Inside for TcpStream {
     fn reset(&self) {
         let _ = self.set_zero_linger();
+    }
+
+    async fn carried_by(&mut self, engine: &Engine, opened: Opened) -> Carried {
+        engine.carry_socket(self, opened, Vec::new()).await
     }
 }
 
@@ -67,7 +76,7 @@ impl Engine {
         match self.open(target.clone()).await {
             // What ended in order ends in order; what was broken off is reset, and the program notices.
             Ok(opened) => {
-                if self.carry(&mut stream, opened, Vec::new()).await != Carried::ToTheEnd {
+                if stream.carried_by(self, opened).await != Carried::ToTheEnd {
                     stream.reset();
                 }
             }

@@ -12,23 +12,23 @@ use std::{
     time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
-    Reason,
+    Reason, Target,
     client_hello::{self, Beginning},
     engine::{Engine, Opened},
+    flow::{End, copy},
     metered::Metered,
     plain_http::{FirstLine, first_line},
     secrets::{Alarm, Over, Passage},
 };
 
-const SMALL: usize = 4 << 10;
-const LARGE: usize = 64 << 10;
 /// Time for a hello to be whole, once it has begun.
 const HELLO: Duration = Duration::from_secs(30);
-/// Time without a byte after which one side is not waited for when the other has ended.
-const AFTER_END: Duration = Duration::from_secs(60);
 
 /// How far bytes were carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) enum Errand {
 /// Whom a connection is with, and where it is said if that is not to be.
 #[derive(Clone, Copy)]
 struct Purpose<'a> {
-    target: &'a crate::Target,
+    target: &'a Target,
     alarm: &'a Alarm,
 }
 
@@ -89,36 +89,63 @@ impl Engine {
     pub async fn carry<C: AsyncRead + AsyncWrite + Unpin + Send>(
         &self,
         client: C,
-        opened: Opened,
+        mut opened: Opened,
         first: Vec<u8>,
     ) -> Carried {
-        self.carry_as(Errand::AsItComes, client, opened, first).await
+        self.meter.charge(first.len());
+        let target = opened.target.clone();
+        let (reader, writer) = tokio::io::split(Metered::new(client, &self.meter));
+        let carrying = self.carry_counted(reader, writer, &mut opened, first);
+        let carried = self.while_allowed(&target, carrying).await;
+        self.settle(opened, carried)
     }
 
+    /// The same for a program's own socket. Where nothing is to be counted or seen, bytes do not pass through here.
+    pub(crate) async fn carry_socket(&self, client: &mut TcpStream, mut opened: Opened, first: Vec<u8>) -> Carried {
+        if self.meter.is_limited() {
+            return Box::pin(self.carry(client, opened, first)).await;
+        }
+        let target = opened.target.clone();
+        let (reader, writer) = client.split();
+        let carrying = self.carry_counted(reader, writer, &mut opened, first);
+        let carried = self.while_allowed(&target, carrying).await;
+        self.settle(opened, carried)
+    }
+
+    /// The same for requests that a proxy was asked for.
     pub(crate) async fn carry_as<C: AsyncRead + AsyncWrite + Unpin + Send>(
         &self,
         errand: Errand,
         client: C,
         mut opened: Opened,
-        first: Vec<u8>,
     ) -> Carried {
+        let Errand::Service(number) = errand else { return self.carry(client, opened, Vec::new()).await };
         let counts = Arc::clone(&opened.entry.counts);
         let [sent, received] = &*counts;
-        self.meter.charge(first.len());
         let client = Metered::new(client, &self.meter);
-        let wanted = opened.target.clone();
-        let carrying = async {
-            match errand {
-                Errand::AsItComes => self.carry_counted(client, &mut opened, first, [sent, received]).await,
-                Errand::Service(number) => self.carry_service(client, &mut opened, number, [sent, received]).await,
-            }
-        };
-        let carried = tokio::select! {
+        let carried = self.until_over(self.carry_service(client, &mut opened, number, [sent, received])).await;
+        self.settle(opened, carried)
+    }
+
+    /// Carries on until it is done, other rules do not allow it, or all is over.
+    async fn while_allowed(&self, target: &Target, carrying: impl Future<Output = Carried>) -> Carried {
+        tokio::select! {
+            carried = self.until_over(carrying) => carried,
+            reason = self.until_denied(target) => Carried::Denied(reason),
+        }
+    }
+
+    /// Carries on until it is done, or all is over.
+    async fn until_over(&self, carrying: impl Future<Output = Carried>) -> Carried {
+        tokio::select! {
             carried = carrying => carried,
-            reason = self.until_denied(&wanted), if errand == Errand::AsItComes => Carried::Denied(reason),
             () = self.until_closed() => Carried::BrokenOff,
             () = self.meter.until_used_up() => Carried::BrokenOff,
-        };
+        }
+    }
+
+    /// What is to be said of it, to the far end and to whoever keeps records.
+    fn settle(&self, mut opened: Opened, carried: Carried) -> Carried {
         let carried = match carried {
             Carried::BrokenOff if self.meter.is_used_up() => Carried::Denied(Reason::TransferUsedUp),
             carried => carried,
@@ -133,38 +160,40 @@ impl Engine {
         carried
     }
 
-    async fn carry_counted<C: AsyncRead + AsyncWrite + Unpin + Send>(
+    async fn carry_counted(
         &self,
-        client: C,
+        mut client_reader: impl AsyncRead + End + Unpin + Send,
+        mut client_writer: impl AsyncWrite + End + Unpin + Send,
         opened: &mut Opened,
         mut first: Vec<u8>,
-        [sent, received]: [&AtomicU64; 2],
     ) -> Carried {
-        let (mut client_reader, mut client_writer) = tokio::io::split(client);
+        let counts = Arc::clone(&opened.entry.counts);
+        let [sent, received] = &*counts;
         let ended = AtomicBool::new(false);
         let (server_reader, server_writer) = opened.stream.split();
         let inward = async { Ok(copy(server_reader, &mut client_writer, received, &ended).await?) };
         let purpose = Purpose { target: &opened.target, alarm: &opened.alarm };
         let outward = self.outward(&mut client_reader, server_writer, &mut first, purpose, [sent, received], &ended);
-        match tokio::try_join!(outward, inward) {
-            Ok(_) => Carried::ToTheEnd,
-            Err(Stop::Carried(carried)) => carried,
-            Err(Stop::Http) => {
-                let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
+        let stop = match tokio::try_join!(outward, inward) {
+            Ok(_) => return Carried::ToTheEnd,
+            Err(stop) => stop,
+        };
+        let client = || tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
+        // What takes more room than bytes that are only carried has it only when it is needed.
+        match stop {
+            Stop::Carried(carried) => carried,
+            Stop::Http => {
                 let passage = Passage::new(self.secrets(), &opened.target, Over::Plain, &opened.alarm, None);
-                self.carry_http(client, &mut opened.stream, &passage, [sent, received]).await
+                Box::pin(self.carry_http(client(), &mut opened.stream, &passage, [sent, received])).await
             }
-            Err(Stop::Open) => {
-                let client = tokio::io::join(io::Cursor::new(first).chain(client_reader), client_writer);
-                self.carry_opened(client, opened, [sent, received]).await
-            }
+            Stop::Open => Box::pin(self.carry_opened(client(), opened, [sent, received])).await,
         }
     }
 
     async fn outward(
         &self,
-        mut from: impl AsyncRead + Unpin,
-        mut to: impl AsyncWrite + Unpin,
+        mut from: impl AsyncRead + End + Unpin,
+        mut to: impl AsyncWrite + End + Unpin,
         first: &mut Vec<u8>,
         purpose: Purpose<'_>,
         [sent, received]: [&AtomicU64; 2],
@@ -246,37 +275,6 @@ impl Engine {
                     return Ok(false);
                 }
             }
-        }
-    }
-}
-
-/// Most connections wait most of the time, so a large buffer is there only as long as it is filled.
-pub(crate) async fn copy(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    count: &AtomicU64,
-    ended: &AtomicBool,
-) -> Result<(), Carried> {
-    let mut buffer = vec![0; SMALL];
-    loop {
-        // Looked at from time to time: the other side may end while we wait.
-        let length = match tokio::time::timeout(AFTER_END, from.read(&mut buffer)).await {
-            Ok(length) => length?,
-            Err(_) if ended.load(Ordering::Relaxed) => return Err(Carried::BrokenOff),
-            Err(_) => continue,
-        };
-        if length == 0 {
-            ended.store(true, Ordering::Relaxed);
-            return Ok(to.shutdown().await?);
-        }
-        to.write_all(&buffer[..length]).await?;
-        // TLS may keep something back otherwise.
-        to.flush().await?;
-        count.fetch_add(length as u64, Ordering::Relaxed);
-        if length == buffer.len() && length < LARGE {
-            buffer = vec![0; LARGE];
-        } else if length < SMALL && buffer.len() > SMALL {
-            buffer = vec![0; SMALL];
         }
     }
 }

@@ -10,12 +10,12 @@ use hickory_proto::{
     op::{Message, Query, ResponseCode},
     rr::{Name, RecordType},
 };
-use sandbox_egress::{Limits, Reason, Target, Verdict};
+use sandbox_egress::{Limits, Reason, Rules, Target, Verdict};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
-use way::{Way, source};
+use way::{Way, drain, source};
 
 /// Whatever comes late has come by then.
 const LATE: Duration = Duration::from_millis(100);
@@ -105,6 +105,47 @@ async fn a_task_that_is_cancelled_is_written_down_before_and_after_it_has_connec
 
     drop(way.engine.open(target(&format!("127.0.0.1:{port}"))).await.unwrap());
     assert_eq!(way.only().await.verdict, Verdict::Allowed);
+}
+
+#[tokio::test]
+async fn what_comes_in_bulk_is_counted_to_the_byte() {
+    const MUCH: usize = 20_000_001;
+    let way = Way::new(Limits::default()).await;
+    let mut stream = way.tunnel(source(MUCH).await).await;
+    stream.read_exact(&mut vec![0; MUCH]).await.unwrap();
+    // The server ends when we do, and not before.
+    stream.shutdown().await.unwrap();
+    assert_eq!(drain(stream).await.0, 0);
+    let record = way.only().await;
+    assert_eq!((record.received, record.verdict), (MUCH as u64, Verdict::Allowed));
+}
+
+#[tokio::test]
+async fn what_comes_in_bulk_is_ended_when_rules_no_longer_allow_it() {
+    const ENDLESS: usize = 4_000_000_000;
+    let way = Way::new(Limits::default()).await;
+    let mut stream = way.tunnel(source_of_zeros(ENDLESS).await).await;
+    stream.read_exact(&mut vec![0; 20_000_000]).await.unwrap();
+    way.engine.set_rules(Rules::default());
+    let (arrived, ended) = drain(stream).await;
+    assert!(arrived < ENDLESS / 4 && ended.is_err(), "{arrived} more arrived, {ended:?}");
+    assert_eq!(way.only().await.verdict, Verdict::Denied(Reason::NoRule));
+}
+
+/// The same as [`source`], without room for all of it.
+async fn source_of_zeros(bytes: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..bytes / zeros.len() {
+            if stream.write_all(&zeros).await.is_err() {
+                return;
+            }
+        }
+    });
+    port
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use smoltcp::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Shared;
-use crate::transparent::Inside;
+use crate::{Engine, engine::Opened, transparent::Inside, tunnel::Carried};
 
 /// Its socket is in the stack, and leaves it some time after this has ended.
 pub(super) struct Stream {
@@ -38,6 +38,10 @@ impl Stream {
 impl Inside for Stream {
     fn reset(&self) {
         self.with(Socket::abort);
+    }
+
+    async fn carried_by(&mut self, engine: &Engine, opened: Opened) -> Carried {
+        engine.carry(self, opened, Vec::new()).await
     }
 }
 
