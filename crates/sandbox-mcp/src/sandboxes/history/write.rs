@@ -1,6 +1,11 @@
 //! The background thread that writes the history.
 
-use std::{path::Path, sync::mpsc::Receiver, time::Duration};
+use std::{
+    path::Path,
+    sync::mpsc::Receiver,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rusqlite::{Connection, params};
 
@@ -12,6 +17,10 @@ const KEPT: u32 = 100_000;
 const CONNECTIONS: u32 = 10_000;
 /// After so many entries old ones are removed.
 const OFTEN: usize = 2000;
+/// Entries that are written together.
+const LARGEST: usize = 256;
+/// What happens again so soon waits to be written together: a sandbox can make thousands of connections in a second.
+const PAUSE: Duration = Duration::from_millis(20);
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -33,10 +42,13 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
             None
         }
     };
-    let mut written = 0;
+    let (mut written, mut next) = (0, Instant::now());
     while let Ok(first) = entries.recv() {
+        if !matches!(first, Entry::Flush(_)) {
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
         let mut flushes = Vec::new();
-        let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(256);
+        let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(LARGEST);
         let batch: Vec<Entry> = batch.collect();
         if let Some(database) = &mut database
             && let Err(error) = write(database, &batch)
@@ -50,6 +62,8 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
                 tracing::debug!("old entries of {} stay: {error}", file.display());
             }
         }
+        // Where there is more already, nothing is gained by waiting.
+        next = Instant::now() + if batch.len() < LARGEST { PAUSE } else { Duration::ZERO };
         flushes.extend(batch.into_iter().filter_map(|entry| match entry {
             Entry::Flush(done) => Some(done),
             _ => None,
