@@ -139,11 +139,13 @@ impl Nursery {
             None => {
                 // Version 2 lets a process be made in its cgroup. That is made first then; all else, while the child works.
                 let early = host.cgroup.takes_in_at_birth().then(|| cgroup(plan, host)).transpose()?;
-                let network =
-                    self.networks.enter(plan.network).map_err(BirthError::at("making a network namespace"))?;
+                let making = "making a network namespace";
+                let mut network = self.networks.enter(plan.network).map_err(BirthError::at(making))?;
                 let process = start(&baggage, early.as_ref(), &mut sync)?;
-                let supplied = early
-                    .map_or_else(|| cgroup(plan, host), Ok)
+                let finished = network.as_mut().map_or(Ok(()), |network| self.networks.finish(network));
+                let supplied = finished
+                    .map_err(BirthError::at(making))
+                    .and_then(|()| early.map_or_else(|| cgroup(plan, host), Ok))
                     .and_then(|cgroup| Supplies::gather(plan, cgroup, sockets))
                     .and_then(|supplies| supplies.send(sync.as_ref()).map(|()| supplies));
                 let supplies = supplied.inspect_err(|_| end(&process.child))?;

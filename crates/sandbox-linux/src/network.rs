@@ -39,6 +39,8 @@ pub struct Network {
     /// None where somebody else made it: then it is theirs.
     namespace: Option<OwnedFd>,
     kind: Kind,
+    /// Whether it has all that its kind has.
+    finished: bool,
     /// Sockets in it that belong to us.
     pub doors: Vec<(Door, OwnedFd)>,
 }
@@ -46,7 +48,7 @@ pub struct Network {
 impl Network {
     /// One that bwrap made, with the door that was opened inside.
     pub fn of_bwrap(door: OwnedFd) -> Self {
-        Self { namespace: None, kind: Kind::Wired, doors: vec![(Door::Proxy, door)] }
+        Self { namespace: None, kind: Kind::Wired, finished: true, doors: vec![(Door::Proxy, door)] }
     }
 
     fn enter(&self) -> io::Result<()> {
@@ -114,14 +116,15 @@ impl Networks {
     }
 
     fn stock_with(&mut self, kind: Kind) -> io::Result<()> {
-        let network = self.make(kind)?;
+        let mut network = self.make(kind)?;
+        self.finish(&mut network)?;
         let pool = self.pool(kind);
         pool.untouched.get_or_insert_with(traces);
         pool.waiting.push(network);
         self.own.return_to()
     }
 
-    /// Enters a fresh one, which the next child inherits.
+    /// Enters a fresh one, which the next child inherits. Before that child does anything in it, [`Self::finish`] it.
     pub fn enter(&mut self, kind: Kind) -> io::Result<Option<Network>> {
         if !wall::stands(Wall::Network) {
             return Ok(None);
@@ -131,6 +134,23 @@ impl Networks {
             Some(network) => self.own.leave(|| network.enter()).map(|()| Some(network)),
             None => self.make(kind).map(Some),
         }
+    }
+
+    /// Makes the one that was entered last what it should be; meanwhile others may do something else.
+    pub fn finish(&mut self, network: &mut Network) -> io::Result<()> {
+        if network.finished {
+            return Ok(());
+        }
+        sys::loopback_up()?;
+        let mut tunnel = None;
+        if network.kind == Kind::Wired {
+            let (reach, made) = way_out::wire()?;
+            (self.reach, tunnel) = (Some(reach), made);
+        }
+        network.doors = self.doors(network.kind)?;
+        network.doors.extend(tunnel);
+        network.finished = true;
+        Ok(())
     }
 
     /// Leaves the one that was entered last.
@@ -166,17 +186,10 @@ impl Networks {
         self.own.return_to()
     }
 
-    /// Makes one, and is in it then.
+    /// Makes one with nothing in it, and is in it then.
     fn make(&mut self, kind: Kind) -> io::Result<Network> {
         let namespace = Some(self.own.leave(make)?);
-        let mut tunnel = None;
-        if kind == Kind::Wired {
-            let (reach, made) = way_out::wire()?;
-            (self.reach, tunnel) = (Some(reach), made);
-        }
-        let mut doors = self.doors(kind)?;
-        doors.extend(tunnel);
-        Ok(Network { namespace, kind, doors })
+        Ok(Network { namespace, kind, finished: false, doors: Vec::new() })
     }
 
     fn doors(&self, kind: Kind) -> io::Result<Vec<(Door, OwnedFd)>> {
@@ -213,7 +226,11 @@ impl Own {
                 move_into(network)?;
                 *away = false;
             }
-            Self::Lost => *self = Self::Made { network: make()?, away: false },
+            Self::Lost => {
+                let network = make()?;
+                sys::loopback_up()?;
+                *self = Self::Made { network, away: false };
+            }
         }
         Ok(())
     }
@@ -225,7 +242,6 @@ fn move_into(network: &OwnedFd) -> io::Result<()> {
 
 fn make() -> io::Result<OwnedFd> {
     sys::unshare(UnshareFlags::NEWNET)?;
-    sys::loopback_up()?;
     Ok(rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 

@@ -65,11 +65,12 @@ pub fn wire() -> io::Result<(Reach, Option<(Door, OwnedFd)>)> {
         Some(_) => Err(io::ErrorKind::Unsupported.into()),
         None => tell(Some(netlink::NETFILTER), &filters()),
     };
-    tell(None, &own.iter().map(|bytes| address(bytes)).collect::<Vec<_>>())?;
+    let addresses = own.iter().map(|bytes| address(bytes));
     let Err(refusal) = filtered else {
-        tell(None, &own.iter().map(|bytes| local_default(bytes)).collect::<Vec<_>>())?;
+        tell(None, &addresses.chain(own.iter().map(|bytes| local_default(bytes))).collect::<Vec<_>>())?;
         return Ok((Reach::Everything, None));
     };
+    tell(None, &addresses.collect::<Vec<_>>())?;
     Ok(match tunnel::open(own) {
         Ok(tunnel) => (Reach::Packets { why: refusal.to_string() }, Some((Door::Packets, tunnel))),
         Err(error) => (Reach::Proxy { why: format!("{refusal}; no tunnel can be made: {error}") }, None),
