@@ -4,12 +4,16 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    io,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{Doors, Effect, Engine, Limits, Pattern, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
-use tokio::task::JoinHandle;
+use tokio::{
+    runtime::{self, Runtime},
+    task::JoinHandle,
+};
 
 use super::{Journal, SandboxesError, What};
 use crate::config::Settings;
@@ -17,14 +21,28 @@ use crate::config::Settings;
 /// Refusals that are kept.
 const KEPT: usize = 16;
 
+/// Threads that carry bytes, at most.
+const CARRIERS: usize = 4;
+
 /// What all ways out of a server share.
 pub(super) struct Outside {
     resolver: Resolver,
+    /// Those who carry bytes, from the first sandbox on that has a way out. However much that is, nobody who asks the
+    /// server for something waits behind it.
+    carriers: OnceLock<Runtime>,
 }
 
 impl Default for Outside {
     fn default() -> Self {
-        Self { resolver: Resolver::of_this_machine() }
+        Self { resolver: Resolver::of_this_machine(), carriers: OnceLock::new() }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        if let Some(carriers) = self.carriers.take() {
+            carriers.shutdown_background();
+        }
     }
 }
 
@@ -55,7 +73,14 @@ impl Outside {
             return Ok(None);
         }
         let spec = &sandbox.facts().spec;
-        let doors = Doors::new(doors).map_err(SandboxesError::io("opening the way out"))?;
+        let opening = SandboxesError::io("opening the way out");
+        let (carriers, doors) = self
+            .carriers()
+            .and_then(|carriers| {
+                let _within = carriers.enter();
+                Ok((carriers, Doors::new(doors)?))
+            })
+            .map_err(opening)?;
         let refused = Arc::new(Refused::default());
         let recorder = {
             let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
@@ -68,8 +93,23 @@ impl Outside {
         let limits = limits(&spec.policy);
         let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
         let engine = Engine::new(Setup { limits, on_refusal, secrets, ..setup });
-        let serving = tokio::spawn(Arc::clone(&engine).serve(doors));
+        let serving = carriers.spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
+    }
+
+    fn carriers(&self) -> io::Result<&Runtime> {
+        if let Some(carriers) = self.carriers.get() {
+            return Ok(carriers);
+        }
+        let count = std::thread::available_parallelism().map_or(1, usize::from).min(CARRIERS);
+        let mut builder = runtime::Builder::new_multi_thread();
+        builder.worker_threads(count).thread_name("carrier").on_thread_start(sandbox_linux::interrupt_nobody);
+        let carriers = builder.enable_all().build()?;
+        // Whoever came second has made one for nothing.
+        if let Err(second) = self.carriers.set(carriers) {
+            second.shutdown_background();
+        }
+        self.carriers.get().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
