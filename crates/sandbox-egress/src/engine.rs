@@ -21,9 +21,6 @@ use crate::{
     translator::Translator,
 };
 
-/// Time for a name server's answer.
-const RESOLVE: Duration = Duration::from_secs(8);
-
 /// The way out of one sandbox.
 pub struct Engine {
     rules: watch::Sender<Arc<Rules>>,
@@ -239,7 +236,7 @@ impl Engine {
     async fn admitted(&self, host: &Host, scope: &Scope) -> Result<Vec<IpAddr>, Reason> {
         let found = match host {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => tokio::time::timeout(RESOLVE, self.resolver.addresses(name)).await.unwrap_or_default(),
+            Host::Name(name) => self.resolver.addresses(name).await.ok_or(Reason::NamesUnanswered)?,
         };
         // Only what looks public can turn out to be something else.
         let translators = match found.iter().any(|address| address.is_ipv6() && reach(*address) == Reach::Public) {

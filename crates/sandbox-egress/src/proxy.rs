@@ -161,7 +161,7 @@ impl Engine {
                 }
                 Err(refusal) => match refusal.reason {
                     Reason::Refused => Answer::Refused,
-                    Reason::NoSuchName | Reason::Unreachable => Answer::Unreachable,
+                    Reason::NoSuchName | Reason::NamesUnanswered | Reason::Unreachable => Answer::Unreachable,
                     _ => Answer::NotAllowed,
                 },
             },

@@ -19,6 +19,8 @@ use crate::{
     translator::{KNOWN_NAME, Translator},
 };
 
+/// Time for an answer.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// Time to learn of translators; a network that has one answers at once.
 const QUICK: Duration = Duration::from_secs(1);
 /// For how long that is remembered, and for how long that nobody answered. A machine can move to another network.
@@ -69,16 +71,17 @@ impl Resolver {
         Self { servers: Arc::new(servers), translators: Arc::default() }
     }
 
-    /// Where a name leads now; nothing if it does not exist or nobody answers.
-    pub async fn addresses(&self, name: &Name) -> Vec<IpAddr> {
+    /// Where a name leads now, if anywhere; nothing if nobody answers.
+    pub async fn addresses(&self, name: &Name) -> Option<Vec<IpAddr>> {
         if name.as_str() == THIS_MACHINE {
-            return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
-        let Some(servers) = self.servers.current() else { return Vec::new() };
         // With the last dot it is not looked for in this machine's own domain.
-        match servers.lookup_ip(format!("{name}.")).await {
-            Ok(found) => found.iter().collect(),
-            Err(_) => Vec::new(),
+        let servers = self.servers.current()?;
+        match tokio::time::timeout(PATIENCE, servers.lookup_ip(format!("{name}."))).await.ok()? {
+            Ok(found) => Some(found.iter().collect()),
+            Err(error) if error.is_no_records_found() => Some(Vec::new()),
+            Err(_) => None,
         }
     }
 

@@ -92,6 +92,8 @@ pub enum Reason {
     NameDenied,
     /// The name leads nowhere.
     NoSuchName,
+    /// No name server said where the name leads.
+    NamesUnanswered,
     /// Nobody answered there.
     Unreachable,
     /// The far end did not want to.
@@ -200,6 +202,11 @@ impl Rule {
 }
 
 impl Scope {
+    /// Whether a name may lead to every public address that nobody denies.
+    pub fn is_all_that_is_public(&self) -> bool {
+        self.within.is_empty()
+    }
+
     /// Whether this address may be dialled; `own` are those of this machine's interfaces.
     pub fn admits(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Reason> {
         // A translator on the way makes one of the other.
@@ -250,6 +257,9 @@ impl Reason {
             Self::OutsideRule => "the name leads elsewhere than its rule says",
             Self::NameDenied => "no rule of this sandbox's policy allows this name on any port",
             Self::NoSuchName => "the name leads nowhere",
+            Self::NamesUnanswered => {
+                "no name server could say where it leads; is the machine that the sandbox runs on connected?"
+            }
             Self::Unreachable => "nobody answers there",
             Self::Refused => "the far end refuses connections on this port",
             Self::BrokenOff => "whoever asked did not wait for it, or the sandbox has ended",
@@ -275,8 +285,16 @@ impl Reason {
 
     /// Whether the policy said no, and not the network.
     pub fn is_policy(self) -> bool {
-        let network = matches!(self, Self::NoSuchName | Self::Unreachable | Self::Refused | Self::BrokenOff);
-        !network && !matches!(self, Self::TooManyConnections | Self::TlsUntrusted)
+        !matches!(
+            self,
+            Self::NoSuchName
+                | Self::NamesUnanswered
+                | Self::Unreachable
+                | Self::Refused
+                | Self::BrokenOff
+                | Self::TooManyConnections
+                | Self::TlsUntrusted
+        )
     }
 
     /// Its name.
@@ -292,6 +310,7 @@ impl Reason {
             Self::OutsideRule => "outside_rule",
             Self::NameDenied => "name_denied",
             Self::NoSuchName => "no_such_name",
+            Self::NamesUnanswered => "names_unanswered",
             Self::Unreachable => "unreachable",
             Self::Refused => "refused",
             Self::BrokenOff => "broken_off",

@@ -50,6 +50,16 @@ impl Wanted {
         self.ports.iter().map(target).all(|target| matches!(rules.decide(&target), Decision::Allowed { .. }))
     }
 
+    /// Whether they would do so wherever it leads that is public, as a rule for it does.
+    pub fn is_allowed_anywhere(&self, rules: &Rules) -> bool {
+        let target = |&port| Target::tcp(self.host.clone(), port);
+        let named = matches!(self.host, Host::Name(_));
+        self.ports.iter().map(target).all(|target| match rules.decide(&target) {
+            Decision::Allowed { scope, .. } => !named || scope.is_all_that_is_public(),
+            Decision::Denied { .. } => false,
+        })
+    }
+
     /// The rule that lets it be reached.
     pub fn rule(&self, by: &str) -> Rule {
         Rule {
@@ -107,5 +117,15 @@ mod tests {
         assert!(wanted.is_allowed(&rules));
         assert!(Wanted::read("example.com").is_some_and(|other| !other.is_allowed(&rules)));
         assert!(Wanted::read("a.example.com:8080").is_some_and(|other| !other.is_allowed(&rules)));
+    }
+
+    #[test]
+    fn who_may_be_reached_at_some_addresses_only_is_not_allowed_anywhere() {
+        let wanted = Wanted::read("example.com:8080").unwrap_or_else(|| panic!("a host"));
+        let mut rule = wanted.rule("the operator");
+        assert!(wanted.is_allowed_anywhere(&Rules(vec![rule.clone()])));
+        rule.within = "93.184.216.0/24".parse().into_iter().collect();
+        let rules = Rules(vec![rule]);
+        assert!(wanted.is_allowed(&rules) && !wanted.is_allowed_anywhere(&rules));
     }
 }

@@ -234,8 +234,13 @@ impl Asked<'_> {
             return Plan::Already(format!("{wanted} may be reached: just connect"));
         }
         let rule = format!("network = {}", self.policy.network);
-        if self.settings.ceiling.as_ref().is_some_and(|ceiling| !allows(ceiling)) {
-            let message = "the operator's ceiling lets no sandbox reach it".to_owned();
+        let wholly =
+            |policy: &Policy| rules(policy, self.settings).is_ok_and(|rules| wanted.is_allowed_anywhere(&rules));
+        if let Some(ceiling) = self.settings.ceiling.as_ref().filter(|ceiling| !wholly(ceiling)) {
+            let message = match allows(ceiling) {
+                true => "the operator's ceiling lets it be reached at some addresses only".to_owned(),
+                false => "the operator's ceiling lets no sandbox reach it".to_owned(),
+            };
             let instead = "Bring what is needed with write_files".to_owned();
             return self.refuse(Reason::Ceiling, &rule, message, instead);
         }
