@@ -326,6 +326,33 @@ fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
     other
 }
 
+/// Asks with the secret, and then looks for it in the memory of every process that it may look into. What it looks for is
+/// never in its own memory: one bit of each byte is turned, in the needle and in what is searched.
+const LOOK_INTO_MEMORY: &str = r#"
+import json, os, re, subprocess, sys, urllib.request
+other = subprocess.Popen(["sleep", "60"])
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]})
+answer = urllib.request.urlopen(request).read()
+needle, turned = bytes.fromhex(sys.argv[2]), bytes(byte ^ 1 for byte in range(256))
+values, processes, placeholders = 0, 0, False
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        maps, memory = open(f"/proc/{pid}/maps").read(), open(f"/proc/{pid}/mem", "rb")
+    except OSError:
+        continue
+    processes += 1
+    for begin, end in re.findall("^([0-9a-f]+)-([0-9a-f]+) r", maps, re.M):
+        try:
+            memory.seek(int(begin, 16))
+            piece = memory.read(int(end, 16) - int(begin, 16))
+        except (OSError, ValueError, OverflowError):
+            continue
+        placeholders = placeholders or b"sbx_secret_token_" in piece
+        values += piece.translate(turned).count(needle)
+other.kill()
+print(json.dumps({"values": values, "processes": processes, "placeholders": placeholders}))
+"#;
+
 #[tokio::test]
 async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
     let folder = tempfile::tempdir().unwrap();
@@ -355,7 +382,14 @@ async fn a_secret_arrives_where_it_belongs_and_is_never_inside() {
     let before = echo.seen().matches(VALUE).count();
     client.run(&session, &stored).await;
     assert!(echo.seen().contains("/store?x=sbx_secret_token_") && echo.seen().matches(VALUE).count() == before);
-    // Nowhere inside: variables, files, memory of processes, what /proc tells.
+    // Nowhere inside: memory of processes, also of one that has used it, variables, files, what /proc tells.
+    let file = json!({"path": "/workspace/look.py", "content": LOOK_INTO_MEMORY});
+    client.ok("write_files", json!({"session_id": session, "files": [file]})).await;
+    let disguised: String = VALUE.bytes().map(|byte| format!("{:02x}", byte ^ 1)).collect();
+    let looked = client.run(&session, &format!("python3 look.py http://host.internal:{port}/plain {disguised}")).await;
+    let told: Value = serde_json::from_str(looked["stdout"].as_str().unwrap()).unwrap();
+    assert_eq!((&told["values"], &told["placeholders"]), (&json!(0), &json!(true)), "{looked}");
+    assert!(told["processes"].as_u64().unwrap() >= 2, "{looked}");
     let look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; grep -rl 'the-real-valu[e]' / --exclude-dir=proc \
                 --exclude-dir=sys 2>/dev/null; true";
     let found = client.run(&session, look).await;
