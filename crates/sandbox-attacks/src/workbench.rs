@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long an attack may take before it counts as failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 /// How soon an executor must answer, whatever goes on in its sandbox.
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 const PLACE: &str = "/workspace/sandbox-attack";
