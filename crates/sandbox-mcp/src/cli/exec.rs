@@ -82,7 +82,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
 /// The sandbox, and what the ceiling took from the policy of a fresh one.
 async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<String>)> {
     if let Some(id) = &args.session {
-        return Ok((app.sandboxes.find(&app.owner_of(id), id).await?, Vec::new()));
+        return Ok((app.sandboxes.find_to_use(&app.owner_of(id), id).await?, Vec::new()));
     }
     let (policy, narrowed) = single::policy(&app.settings, args)?;
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());

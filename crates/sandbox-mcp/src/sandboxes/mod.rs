@@ -23,13 +23,14 @@ mod remains;
 pub mod secrets;
 mod session;
 mod status;
+mod tending;
 pub mod way_out;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -80,6 +81,8 @@ struct Inner {
     ours: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// Those of other servers that were reached from here.
     visited: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// Those of them whose way out is served here, or will be when nobody else does.
+    tended: Mutex<HashSet<SessionId>>,
     recovery: RecoveryReport,
     closing: AtomicBool,
 }
@@ -225,6 +228,7 @@ impl Sandboxes {
             }
         }
         self.close_ports();
+        self.leave_ways_out().await;
         let history = self.history().clone();
         let _ = tokio::task::spawn_blocking(move || history.flush()).await;
     }
@@ -406,6 +410,7 @@ impl Inner {
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),
+            tended: Mutex::default(),
             recovery: RecoveryReport::default(),
             closing: AtomicBool::new(false),
             settings,

@@ -292,6 +292,35 @@ async fn a_sandbox_without_a_server_reaches_nothing_and_with_the_next_one_all_ag
     second.close().await;
 }
 
+#[tokio::test]
+async fn whoever_uses_a_sandbox_that_nobody_looks_after_serves_its_way_out() {
+    let (port, policies) = world();
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
+    let session = server.sandbox_with(json!({"policy": "named", "persistent": true})).await;
+    server.close().await;
+    let person = Person::new();
+    let types = |words: &[&str]| {
+        let mut command = person.types(words);
+        command.env("WORKSPACE_BASE", folder.path().join("state")).envs(variables(&policies));
+        command
+    };
+    let fetch = |path: &str| format!("curl -sS {} -m 10 http://host.internal:{port}/{path}", ways().last().unwrap());
+    let visited = |script: &str| types(&["exec", "--session", &session, "--", "sh", "-c", script]);
+    let first = visited(&format!("{}; curl -s http://example.invalid/; true", fetch("alone"))).output().unwrap();
+    assert!(text(&first.stdout).starts_with("served /alone"), "{first:?}");
+    assert!(text(&first.stderr).contains("example.invalid:80"), "{first:?}");
+    // When one that served it ends, another goes on.
+    let mut one = visited("sleep 1.5").spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let other = visited(&format!("{}; sleep 3; {}", fetch("by-another"), fetch("by-itself"))).output().unwrap();
+    assert_eq!(text(&other.stdout), "served /by-another\nserved /by-itself", "{other:?}");
+    one.wait().unwrap();
+    let told = types(&["logs", "--network", "--json"]).output().unwrap();
+    assert_eq!(text(&told.stdout).matches("\"allowed\"").count(), 3, "{told:?}");
+    assert!(types(&["rm", &session]).status().unwrap().success());
+}
+
 #[test]
 fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let (port, policies) = world();
