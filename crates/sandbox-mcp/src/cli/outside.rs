@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -11,27 +12,28 @@ use sandbox_egress::{Doors, Engine, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::{descriptors, screen};
-use crate::sandboxes::way_out;
+use crate::sandboxes::{Event, History, way_out};
 
 /// Refusals that are told.
 const TOLD: usize = 5;
 
-/// Serves doors until the sandbox is gone; then an account of what was refused.
-pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec) -> Vec<u8> {
+/// Serves doors until the sandbox is gone; then an account of what was refused. What was connected goes to the history.
+pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec, state: &Path) {
     descriptors::raise_limit();
+    let history = History::new(state);
     let refused: Arc<Mutex<BTreeMap<String, Denial>>> = Arc::default();
     let served = runtime().and_then(|runtime| {
-        let kept = Arc::clone(&refused);
-        let policy = spec.policy.name.clone();
+        let (kept, history, spec) = (Arc::clone(&refused), history.clone(), spec.clone());
+        let (limits, policy) = (way_out::limits(&spec.policy), spec.policy.name.clone());
         let recorder = move |record: Record| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(denial) = way_out::denial(&record, &policy).filter(|_| kept.len() < TOLD) {
                 kept.entry(denial.target.clone()).or_insert(denial);
             }
+            history.record(Event::now(&spec.id, &spec.owner, way_out::event(record)));
         };
         runtime.block_on(async {
             let resolver = Resolver::of_this_machine();
-            let limits = way_out::limits(&spec.policy);
             let engine = Engine::new(Setup { limits, ..Setup::new(rules, resolver, recorder) });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));
             let _ = leash.released().await;
@@ -44,7 +46,9 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
         tracing::warn!("the way out could not be served: {error}");
     }
     let refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
-    serde_json::to_vec(&refused.values().collect::<Vec<_>>()).unwrap_or_default()
+    let account = serde_json::to_vec(&refused.values().collect::<Vec<_>>()).unwrap_or_default();
+    let _ = leash.account(&account);
+    history.flush();
 }
 
 /// Says what was refused.

@@ -41,7 +41,7 @@ pub use error::SandboxesError;
 pub use event::{Event, What};
 pub use following::{Allowed, Following};
 pub use history::{History, Query, Recorded, TaskRecord};
-pub use journal::{DenialCounts, Journal};
+pub use journal::{DenialCounts, Journal, Kept};
 pub use new::{Lifetime, NewSandbox, check_env};
 pub use ports::OpenPort;
 pub use quota::available_memory;
@@ -95,8 +95,7 @@ impl Sandboxes {
         attach: Attach,
     ) -> Result<Self, SandboxesError> {
         let recovered = backend.recover().await;
-        let history = History::new(&settings.state);
-        let mut inner = Inner::new(settings, Some(backend), attach, history)?;
+        let mut inner = Inner::new(settings, Some(backend), attach, Kept::All)?;
         let mut alive = Vec::new();
         match recovered {
             Err(error) => inner.recovery.failed = Some(error.to_string()),
@@ -128,9 +127,9 @@ impl Sandboxes {
         settings: Arc<Settings>,
         backend: Option<Arc<dyn Backend>>,
         attach: Attach,
-        history: History,
+        kept: Kept,
     ) -> Result<Self, SandboxesError> {
-        Ok(Self(Arc::new(Inner::new(settings, backend, attach, history)?)))
+        Ok(Self(Arc::new(Inner::new(settings, backend, attach, kept)?)))
     }
 
     /// Makes a sandbox for the caller.
@@ -394,7 +393,7 @@ impl Inner {
         settings: Arc<Settings>,
         backend: Option<Arc<dyn Backend>>,
         attach: Attach,
-        history: History,
+        kept: Kept,
     ) -> Result<Self, SandboxesError> {
         let state = &settings.state;
         let doing = format!("the state folder {} cannot be used", state.display());
@@ -405,7 +404,7 @@ impl Inner {
             attach,
             folders: Folders::of(state),
             quota,
-            journal: Journal::new(history),
+            journal: Journal::new(History::new(state), kept),
             outside: way_out::Outside::default(),
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),

@@ -209,7 +209,8 @@ pub fn denial(record: &Record, policy: &str) -> Option<Denial> {
     })
 }
 
-fn event(record: Record) -> What {
+/// A record as the history has it.
+pub fn event(record: Record) -> What {
     let (verdict, refused) = match record.verdict {
         Verdict::Allowed => ("allowed", false),
         Verdict::Denied(reason) => (reason.code(), reason.is_policy()),

@@ -332,7 +332,20 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     assert!(stdout.starts_with("served /single\n") && output.status.success(), "{stdout} {stderr}");
     assert!(stderr.contains("example.invalid:80") && stderr.contains("--policy"), "{stderr}");
     assert!(!stderr.contains("request_access"), "{stderr}");
+    let logged = person.run(&["logs", "--network", "--json"]);
+    let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdicts: Vec<_> = events.iter().map(|event| (&event["target"], &event["verdict"])).collect();
+    let (reached, refused) = (json!(format!("host.internal:{port}")), json!("example.invalid:80"));
+    assert_eq!(verdicts, [(&reached, &json!("allowed")), (&refused, &json!("no_rule"))], "{logged:?}");
+    std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(crate::harness::processes_with(policy.to_str().unwrap()), 0, "nobody stays behind");
+    // With somebody in between it is the same.
+    let script = format!("curl -sS http://host.internal:{port}/relayed");
+    let relayed = person.run(&["--json", "exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
+    assert!(text(&relayed.stdout).contains("served /relayed"), "{relayed:?}");
+    let logged = person.run(&["logs", "--json"]);
+    let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.len() == 3 && events.iter().all(|event| event["event"] == "connection"), "{logged:?}");
 }
 
 const VALUE: &str = "the-real-value-0123456789";
