@@ -79,6 +79,20 @@ async fn when_all_bytes_are_used_up_everything_ends_and_nothing_begins() {
 }
 
 #[tokio::test]
+async fn a_connection_through_the_proxy_takes_one_place() {
+    let way = Way::new(Limits { connections: 2, ..Limits::default() }).await;
+    let port = source(0).await;
+    let held = [way.tunnel(port).await, way.tunnel(port).await];
+    let mut third = TcpStream::connect(way.proxy).await.unwrap();
+    let _ = third.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await;
+    assert!(third.read_u8().await.is_err());
+    assert_eq!(way.records(1).await[0].verdict, Verdict::Denied(Reason::TooManyConnections));
+    drop((held, third));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop([way.tunnel(port).await, way.tunnel(port).await]);
+}
+
+#[tokio::test]
 async fn a_sandbox_that_takes_all_places_leaves_some_for_others() {
     let places = Places::new(20);
     let greedy = Way::among(Limits::default(), places.clone()).await;

@@ -63,7 +63,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
         Ended::Finished { exit, elapsed, captured } => {
             session.record_end(job, exit, elapsed, &sandbox_core::exec::Ending::default());
             let refused = session.way_out().map(WayOut::take_refused).unwrap_or_default();
-            outside::say(&refused, &session.facts().spec.policy.name);
+            outside::say(&refused);
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);
             }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::{Denial, Door, SandboxSpec};
-use sandbox_egress::{Doors, Engine, Record, Resolver, Rules, Setup};
+use sandbox_egress::{Adviser, Doors, Engine, Reader, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::{descriptors, screen};
@@ -24,17 +24,18 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
     let refused: Arc<Mutex<BTreeMap<String, Denial>>> = Arc::default();
     let served = runtime().and_then(|runtime| {
         let (kept, history, spec) = (Arc::clone(&refused), history.clone(), spec.clone());
-        let (limits, policy) = (way_out::limits(&spec.policy), spec.policy.name.clone());
+        let (limits, reader) = (way_out::limits(&spec.policy), Reader::Person);
+        let (adviser, policy, known) = (Adviser { reader, limits }, spec.policy.name.clone(), rules.clone());
         let recorder = move |record: Record| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(denial) = way_out::denial(&record, &policy).filter(|_| kept.len() < TOLD) {
+            if let Some(denial) = way_out::denial(&record, &policy, &adviser, &known).filter(|_| kept.len() < TOLD) {
                 kept.entry(denial.target.clone()).or_insert(denial);
             }
             history.record(Event::now(&spec.id, &spec.owner, way_out::event(record)));
         };
         runtime.block_on(async {
             let resolver = Resolver::of_this_machine();
-            let engine = Engine::new(Setup { limits, ..Setup::new(rules, resolver, recorder) });
+            let engine = Engine::new(Setup { limits, reader, ..Setup::new(rules, resolver, recorder) });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));
             let _ = leash.released().await;
             engine.close();
@@ -52,20 +53,20 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
 }
 
 /// Says what was refused.
-pub(super) fn tell(account: &[u8], policy: &str) {
-    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default(), policy);
+pub(super) fn tell(account: &[u8]) {
+    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default());
 }
 
-/// The same, of what is already known.
-pub(super) fn say(denials: &[Denial], policy: &str) {
+/// The same, of what is already known: what to do about it is said once.
+pub(super) fn say(denials: &[Denial]) {
+    let mut advised: Vec<&str> = Vec::new();
     for denial in denials {
-        screen::tell(&denial.message);
+        screen::tell(&format!("{} [policy `{}`]", denial.message, denial.level));
+        if !advised.contains(&denial.how_to_ask.as_str()) {
+            advised.push(&denial.how_to_ask);
+        }
     }
-    if !denials.is_empty() {
-        screen::tell(&format!(
-            "the policy `{policy}` decides what is reached; choose another with --policy (`sandbox-mcp doctor` lists them)"
-        ));
-    }
+    advised.into_iter().for_each(screen::tell);
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

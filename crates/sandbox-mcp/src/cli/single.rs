@@ -49,7 +49,7 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec, &settings.state);
     let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
     if let Some(account) = account {
-        outside::tell(&account, &spec.policy.name);
+        outside::tell(&account);
     }
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);

@@ -57,8 +57,9 @@ use folders::Folders;
 use quota::Quota;
 use remains::Remains;
 use sandbox_core::{Backend, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_egress::Reader;
 
-use crate::config::Settings;
+use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
@@ -95,7 +96,9 @@ impl Sandboxes {
         attach: Attach,
     ) -> Result<Self, SandboxesError> {
         let recovered = backend.recover().await;
+        let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
         let mut inner = Inner::new(settings, Some(backend), attach, Kept::All)?;
+        inner.outside = way_out::Outside::new(reader);
         let mut alive = Vec::new();
         match recovered {
             Err(error) => inner.recovery.failed = Some(error.to_string()),
@@ -405,7 +408,7 @@ impl Inner {
             folders: Folders::of(state),
             quota,
             journal: Journal::new(History::new(state), kept),
-            outside: way_out::Outside::default(),
+            outside: way_out::Outside::new(Reader::Person),
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),

@@ -331,7 +331,7 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(stdout.starts_with("served /single\n") && output.status.success(), "{stdout} {stderr}");
     assert!(stderr.contains("example.invalid:80") && stderr.contains("--policy"), "{stderr}");
-    assert!(!stderr.contains("request_access"), "{stderr}");
+    assert!(!stderr.contains("request_access") && !stdout.contains("request_access"), "{stdout} {stderr}");
     let logged = person.run(&["logs", "--network", "--json"]);
     let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let verdicts: Vec<_> = events.iter().map(|event| (&event["target"], &event["verdict"])).collect();
@@ -346,6 +346,32 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let logged = person.run(&["logs", "--json"]);
     let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(events.len() == 3 && events.iter().all(|event| event["event"] == "connection"), "{logged:?}");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_with_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                serve(stream);
+            });
+        }
+    });
+    let person = Person::new();
+    let policy = person.folder("two.toml");
+    let two = format!("extends = \"full_isolation\"\nhost_ports = [{port}]\n[limits]\nconnections = 2\n");
+    std::fs::write(&policy, two).unwrap();
+    let script = format!("for i in 1 2 3 4; do curl -s http://host.internal:{port}/$i & done; wait");
+    let ran = person.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
+    let (stdout, stderr) = (text(&ran.stdout), text(&ran.stderr));
+    assert_eq!(stdout.matches("served").count(), 2, "{stdout} {stderr}");
+    assert!(stderr.contains("too_many_connections") && stderr.contains("`connections` under [limits]"), "{stderr}");
+    let logged = person.run(&["logs", "--network", "--json"]);
+    let told = text(&logged.stdout).lines().find(|line| line.contains("too_many_connections")).unwrap();
+    assert!(told.contains("\"refused\":true"), "{told}");
 }
 
 const VALUE: &str = "the-real-value-0123456789";
