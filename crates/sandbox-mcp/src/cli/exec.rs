@@ -1,7 +1,8 @@
 //! `exec` in a sandbox that exists, or with a terminal: everything goes through a relay, nothing of ours goes inside.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use sandbox_core::exec::Exit;
 use sandbox_executor::protocol::{Failure, Reason};
 use serde_json::json;
 
@@ -20,6 +21,9 @@ use crate::{
         ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, access::Refused, way_out::WayOut,
     },
 };
+
+/// SIGSTOP: what became of a command in a sandbox that was frozen.
+const STOPPED: i32 = 19;
 
 pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
     let app = if args.session.is_some() { App::reach(settings)? } else { App::make_one(settings)? };
@@ -74,6 +78,16 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
                 screen::say_json(&told);
             }
             Ok(exit::code(exit))
+        }
+        Ended::Frozen { why, captured } => {
+            outside::say(&session.way_out().map(WayOut::take_refused).unwrap_or_default());
+            screen::tell(&format!("frozen: {why}"));
+            if let Some(captured) = captured {
+                let mut told = captured.told(Exit::Signal(STOPPED), Duration::ZERO);
+                told["frozen"] = json!(why);
+                screen::say_json(&told);
+            }
+            Ok(exit::code(Exit::Signal(STOPPED)))
         }
         Ended::NobodyReads => Ok(128 + 13),
     }

@@ -195,8 +195,9 @@ impl Sandboxes {
             Some(session) => Some(session.summary()),
             None => {
                 let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
+                let frozen = std::fs::read_to_string(folder.join(session::FROZEN)).ok();
                 let state = match folders::is_attended(&folder) {
-                    true => State::Running,
+                    true => frozen.map_or(State::Running, |why| State::Frozen { why }),
                     false => match (inner.attach)(&folder) {
                         Err(sandbox_core::Error::Ended { why, .. }) => State::Ended { why },
                         _ => State::Unattended,
@@ -326,7 +327,7 @@ impl Sandboxes {
             patience::soon(prepared.place_certificates(session)).await?;
         }
         if inner.settings.freeze_on_leak {
-            care::freeze_when_told(session, prepared.leaked);
+            care::freeze_when_told(session, &prepared.leaked);
         }
         Ok(())
     }

@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
 
 use sandbox_core::{Policy, SandboxSpec};
-use sandbox_egress::{Basis, Secret, Secrets, Service, Spent, Value, Vault};
+use sandbox_egress::{Basis, Leak, Secret, Secrets, Service, Spent, Value, Vault};
 use sandbox_executor::protocol::{NewFile, Path};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::{Journal, SandboxesError, Session, What};
 use crate::config::{SecretSetting, SecretSource, Settings};
@@ -47,7 +47,7 @@ pub(super) struct Prepared {
     /// For its way out.
     pub secrets: Secrets,
     /// Told when a placeholder was on its way to where it does not belong.
-    pub leaked: Arc<Notify>,
+    pub leaked: Arc<watch::Sender<Option<Leak>>>,
 }
 
 /// Whether sandboxes with this policy have any.
@@ -67,7 +67,7 @@ pub(super) async fn prepare(
     if !are_there(settings, policy) {
         return Ok(Prepared::default());
     }
-    let leaked = Arc::new(Notify::new());
+    let leaked = Arc::new(watch::Sender::default());
     let mut vault = Vault::new(settings.trust());
     for secret in settings.secrets.iter().filter(|secret| secret.is_for(policy)) {
         if let Some(placeholder) = spec.env.get(&secret.variable).filter(|value| value.starts_with(PLACEHOLDER)) {
@@ -94,7 +94,7 @@ pub(super) async fn prepare(
         });
     }
     let told = Arc::clone(&leaked);
-    vault.on_leak = Box::new(move |_| told.notify_one());
+    vault.on_leak = Box::new(move |leak: &Leak| drop(told.send_replace(Some(leak.clone()))));
     let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
     vault.on_spent = Box::new(move |spent| journal.record(&id, &owner, event(spent)));
     let secrets = Secrets::new(vault).map_err(|error| cannot("", &error.to_string()))?;
