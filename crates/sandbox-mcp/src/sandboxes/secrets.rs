@@ -9,24 +9,10 @@ use sandbox_executor::protocol::{NewFile, Path};
 use tokio::sync::watch;
 
 use super::{Journal, SandboxesError, Session, What};
-use crate::config::{SecretSetting, SecretSource, Settings};
+use crate::config::{SecretSetting, SecretSource, Settings, TRUSTING};
 
 /// Where the certificates are, inside.
 const CERTIFICATES: &str = "/home/sandbox/.sandbox-mcp/ca.pem";
-/// Variables that tell programs of certificates.
-const TRUSTING: [&str; 11] = [
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "PIP_CERT",
-    "NODE_EXTRA_CA_CERTS",
-    "NPM_CONFIG_CAFILE",
-    "CARGO_HTTP_CAINFO",
-    "GIT_SSL_CAINFO",
-    "AWS_CA_BUNDLE",
-    "DENO_CERT",
-    "BUNDLE_SSL_CA_CERT",
-];
 /// Where this machine keeps the certificates that it trusts.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
