@@ -108,6 +108,14 @@ impl SecretSetting {
     pub fn is_for(&self, policy: &Policy) -> bool {
         may(&self.policies, policy)
     }
+
+    /// The names of those policies, in words.
+    pub fn policies_in_words(&self) -> String {
+        match self.policies.contains(ANY) {
+            true => "all policies".to_owned(),
+            false => self.policies.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        }
+    }
 }
 
 impl ServiceSetting {
