@@ -21,12 +21,17 @@ use crate::{
     translator::Translator,
 };
 
+/// Room for each direction of a socket, where there are many.
+const BOUNDED: usize = 128 << 10;
+
 /// The way out of one sandbox.
 pub struct Engine {
     rules: watch::Sender<Arc<Rules>>,
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
     share: Arc<Share>,
+    guests: Arc<Share>,
+    dialled: Arc<Share>,
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
@@ -102,6 +107,8 @@ impl Engine {
             resolver,
             stand_ins: Mutex::default(),
             share: places.share(limits.connections),
+            guests: places.share(limits.connections),
+            dialled: places.dialled(),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder, on_refusal),
@@ -112,6 +119,7 @@ impl Engine {
     /// Ends every connection, and makes no more: the sandbox has ended.
     pub fn close(&self) {
         self.share.close();
+        self.guests.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
     }
@@ -126,6 +134,20 @@ impl Engine {
     /// or all sandboxes together.
     pub(crate) fn place(&self) -> Option<Place> {
         self.share.take()
+    }
+
+    /// The same for somebody who has come to the proxy and may ask for a connection.
+    pub(crate) fn place_for_guest(&self) -> Option<Place> {
+        self.guests.take()
+    }
+
+    /// Small buffers for what a program does not take, if the sandbox has many connections already.
+    pub(crate) fn bound(&self, socket: &TcpStream) {
+        use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+        if self.share.is_crowded() {
+            let _ = set_socket_recv_buffer_size(socket, BOUNDED);
+            let _ = set_socket_send_buffer_size(socket, BOUNDED);
+        }
     }
 
     /// Other rules from now on. What they do not allow any longer is ended.
@@ -225,8 +247,11 @@ impl Engine {
         if self.meter.is_used_up() {
             return Err(refuse(Reason::TransferUsedUp));
         }
+        let dialling = self.dialled.wait().await;
         let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
+        drop(dialling);
+        self.bound(&stream);
         let _ = stream.set_nodelay(true);
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
         Ok((stream, address, rule))

@@ -4,7 +4,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -75,6 +75,7 @@ pub struct Session {
     /// Milliseconds since 1970.
     used: AtomicU64,
     ended: Mutex<Option<String>>,
+    frozen: AtomicBool,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     pub(super) way_out: OnceLock<Arc<WayOut>>,
 }
@@ -102,6 +103,7 @@ impl Session {
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
+            frozen: AtomicBool::new(false),
             watcher: Mutex::new(None),
             way_out: OnceLock::new(),
         }
@@ -135,7 +137,10 @@ impl Session {
 
     /// Nothing is started in it any more, and it reaches nothing; also when another server looks after it.
     pub(super) fn freeze(&self, why: &str) {
-        if let Err(error) = std::fs::write(self.folder.join(FROZEN), why) {
+        self.frozen.store(true, Ordering::Relaxed);
+        let file = self.folder.join(FROZEN);
+        // A folder takes no descriptor, so it can be made where somebody has used them all up.
+        if let Err(error) = std::fs::write(&file, why).or_else(|_| std::fs::create_dir(&file)) {
             tracing::warn!("that {} is frozen could not be written down: {error}", self.id());
         }
         if let Some(way_out) = self.way_out.get() {
@@ -145,7 +150,7 @@ impl Session {
 
     /// Whether it was stopped for good.
     pub(super) fn is_frozen(&self) -> bool {
-        self.folder.join(FROZEN).exists()
+        self.frozen.load(Ordering::Relaxed) || self.folder.join(FROZEN).exists()
     }
 
     pub(super) fn check_frozen(&self) -> Result<(), SandboxesError> {
