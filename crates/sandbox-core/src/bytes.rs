@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Unexpected, Visitor},
+};
 
 /// A size. Written as a plain number or with a unit (`KiB`, `MiB`, `GiB`; `K`, `MB`, … mean the same).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,16 +73,31 @@ impl Serialize for Bytes {
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(u64),
-            Text(String),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Number(number) => Ok(Self(number)),
-            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+/// A number, or text with a unit.
+struct Written;
+
+impl Visitor<'_> for Written {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size, such as \"512MiB\"")
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Bytes, E> {
+        Ok(Bytes(number))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Bytes, E> {
+        let wrong = || de::Error::invalid_value(Unexpected::Signed(number), &self);
+        u64::try_from(number).map(Bytes).map_err(|_| wrong())
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+        text.parse().map_err(de::Error::custom)
     }
 }
 

@@ -33,8 +33,23 @@ pub struct Network {
 
 /// A block of addresses that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a block of addresses; write one such as 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32")]
-pub struct NetworkError(String);
+pub enum NetworkError {
+    /// It cannot be read.
+    #[error("`{0}` is not a block of addresses; write one such as 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32")]
+    Malformed(String),
+    /// It names one address, and many.
+    #[error(
+        "`{written}` is not the beginning of a block: write {block} for all of it, or {address} for this address alone"
+    )]
+    WithinBlock {
+        /// What was written.
+        written: String,
+        /// The block that it is in.
+        block: Network,
+        /// The address that it names.
+        address: IpAddr,
+    },
+}
 
 /// Who can be reached at this address.
 pub fn reach(address: IpAddr) -> Reach {
@@ -119,6 +134,20 @@ impl Network {
         narrow && reach(self.first) == kind && reach(last) == kind
     }
 
+    /// Its first address.
+    fn beginning(&self) -> IpAddr {
+        match self.first {
+            IpAddr::V4(first) => {
+                let rest = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(first.to_bits() & !rest).into()
+            }
+            IpAddr::V6(first) => {
+                let rest = u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(first.to_bits() & !rest).into()
+            }
+        }
+    }
+
     /// Whether it is one address.
     pub fn is_one(&self) -> bool {
         u32::from(self.prefix) == if self.first.is_ipv4() { 32 } else { 128 }
@@ -144,7 +173,7 @@ impl FromStr for Network {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let wrong = || NetworkError(text.to_owned());
+        let wrong = || NetworkError::Malformed(text.to_owned());
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
@@ -163,7 +192,14 @@ impl FromStr for Network {
         if prefix > longest || plain(first) != first {
             return Err(wrong());
         }
-        Ok(Self { first, prefix })
+        let network = Self { first, prefix };
+        match network.beginning() {
+            beginning if beginning == first => Ok(network),
+            beginning => {
+                let block = Self { first: beginning, prefix };
+                Err(NetworkError::WithinBlock { written: text.to_owned(), block, address: first })
+            }
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::{
 use tokio::{net::TcpStream, sync::watch};
 
 use crate::{
-    Decision, Host, Limits, Name, Places, Reach, Reason, Resolver, Rules, Scope, StandIns, Target,
+    Adviser, Decision, Host, Limits, Name, Places, Reach, Reader, Reason, Refused, Resolver, Rules, Scope, StandIns,
+    Target,
     address::{reach, translated},
     client_hello::Beginning,
     dial::dial,
@@ -30,12 +31,12 @@ pub struct Engine {
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
     share: Arc<Share>,
-    guests: Arc<Share>,
     dialled: Arc<Share>,
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
     secrets: Secrets,
+    adviser: Adviser,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -54,13 +55,16 @@ pub struct Setup {
     pub on_refusal: OnRefusal,
     /// What it may use and never see.
     pub secrets: Secrets,
+    /// Who reads what is said about refusals.
+    pub reader: Reader,
 }
 
 impl Setup {
     /// With the usual limits, among the other sandboxes of this process, and without secrets.
     pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Self {
         let (limits, places, secrets) = (Limits::default(), Places::default(), Secrets::default());
-        Self { rules, resolver, limits, places, recorder: Box::new(recorder), on_refusal: Box::new(|_| {}), secrets }
+        let (recorder, on_refusal, reader) = (Box::new(recorder), Box::new(|_: &Record| {}), Reader::default());
+        Self { rules, resolver, limits, places, recorder, on_refusal, secrets, reader }
     }
 }
 
@@ -101,25 +105,24 @@ impl Refusal {
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets } = setup;
+        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets, reader } = setup;
         Arc::new(Self {
             rules: watch::Sender::new(Arc::new(rules)),
             resolver,
             stand_ins: Mutex::default(),
             share: places.share(limits.connections),
-            guests: places.share(limits.connections),
             dialled: places.dialled(),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder, on_refusal),
             secrets,
+            adviser: Adviser { reader, limits },
         })
     }
 
     /// Ends every connection, and makes no more: the sandbox has ended.
     pub fn close(&self) {
         self.share.close();
-        self.guests.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
     }
@@ -134,11 +137,6 @@ impl Engine {
     /// or all sandboxes together.
     pub(crate) fn place(&self) -> Option<Place> {
         self.share.take()
-    }
-
-    /// The same for somebody who has come to the proxy and may ask for a connection.
-    pub(crate) fn place_for_guest(&self) -> Option<Place> {
-        self.guests.take()
     }
 
     /// Small buffers for what a program does not take, if the sandbox has many connections already.
@@ -307,6 +305,12 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// What to do about a refusal.
+    pub(crate) fn advise(&self, target: &Target, reason: Reason, rule: Option<&str>, secret: Option<&str>) -> String {
+        let target = target.to_string();
+        self.adviser.advise(&Refused { reason, target: &target, rule, secret }, &self.rules())
     }
 
     /// Something was refused before it came to a wish to connect.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod advice;
 pub mod client_hello;
 mod counted;
 mod dial;
@@ -41,6 +42,7 @@ mod tunnel;
 mod written;
 
 pub use address::{Network, NetworkError, Reach, reach};
+pub use advice::{Adviser, Reader, Refused, WITHOUT_NETWORK, looks_private};
 pub use doors::Doors;
 pub use engine::{Engine, OnRefusal, Opened, Recorder, Refusal, Setup};
 pub use host::{Host, HostError, Name};

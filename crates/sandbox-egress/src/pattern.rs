@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use crate::{
-    address::Network,
+    address::{Network, NetworkError},
     host::{Host, HostError, Name},
 };
 
@@ -26,6 +26,12 @@ pub enum PatternError {
     /// A star that is not the first part.
     #[error("`{0}`: a star can only be all there is, or the first part of a name, as in *.example.com")]
     Star(String),
+    /// A host with its port.
+    #[error("`{0}` has a port in it: write the host alone, and the port in `ports`")]
+    Port(String),
+    /// A block that says two things.
+    #[error(transparent)]
+    Block(NetworkError),
     /// No host.
     #[error(
         "`{text}`: {why}. Write example.com, *.example.com (which does not include example.com), 192.0.2.7 or 10.0.0.0/8"
@@ -64,8 +70,13 @@ impl FromStr for Pattern {
         if text == "*" {
             return Ok(Self::Any);
         }
-        if let Ok(network) = text.parse() {
-            return Ok(Self::Addresses(network));
+        match text.parse() {
+            Ok(network) => return Ok(Self::Addresses(network)),
+            Err(error @ NetworkError::WithinBlock { .. }) => return Err(PatternError::Block(error)),
+            Err(NetworkError::Malformed(_)) => {}
+        }
+        if text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) && text.parse::<Host>().is_err() {
+            return Err(PatternError::Port(text.to_owned()));
         }
         let (name, beneath) = match text.strip_prefix("*.") {
             Some(rest) => (rest, true),

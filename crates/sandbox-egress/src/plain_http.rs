@@ -172,7 +172,8 @@ impl Engine {
         let refused = |stopped: &Stopped| {
             *denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopped.reason);
             let _ = passage.alarm.set(stopped.clone());
-            let words = format!("The request was not passed on to {}: {stopped}.\n", passage.target);
+            let advice = self.advise(&passage.target, stopped.reason, None, stopped.secret.as_deref());
+            let words = format!("The request was not passed on to {}: {stopped}. {advice}.\n", passage.target);
             Ok(page(stopped.status(), stopped.reason, &words))
         };
         let checked = passage.look(&request).and_then(|()| {

@@ -13,6 +13,9 @@ const WEB: [u16; 2] = [80, 443];
 /// Code is fetched by ssh too.
 const SSH: u16 = 22;
 
+/// The rule by which a network leaves package registries out.
+pub(crate) const NO_REGISTRIES: &str = "no registries";
+
 /// Where packages come from.
 const PACKAGES: [&str; 22] = [
     "crates.io",
@@ -74,7 +77,7 @@ impl Rules {
                 &[WEB[0], WEB[1], SSH],
             )])
         };
-        let denied = || rule(Effect::Deny, "no registries", patterns(&PACKAGES), &[]);
+        let denied = || rule(Effect::Deny, NO_REGISTRIES, patterns(&PACKAGES), &[]);
         let any = |name: &str, ports: &[u16]| rule(Effect::Allow, name, vec![Pattern::Any], ports);
         Self(match network {
             Named::None => Vec::new(),
@@ -102,7 +105,7 @@ fn own(mirror: &Mirror) -> Rule {
 }
 
 fn not_own(mirror: &Mirror) -> Rule {
-    rule(Effect::Deny, "no registries", vec![mirror.host.clone()], &[])
+    rule(Effect::Deny, NO_REGISTRIES, vec![mirror.host.clone()], &[])
 }
 
 #[cfg(test)]

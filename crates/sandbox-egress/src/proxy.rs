@@ -39,7 +39,7 @@ pub(crate) type Body = Either<Incoming, Full<Bytes>>;
 impl Engine {
     /// Serves one connection of a program that takes us for its proxy.
     pub async fn serve_proxy(self: Arc<Self>, stream: TcpStream) {
-        let Some(_place) = self.place_for_guest() else {
+        let Some(place) = self.place() else {
             self.record_refusal(UNNAMED, Reason::TooManyConnections);
             let _ = stream.set_zero_linger();
             return;
@@ -47,17 +47,26 @@ impl Engine {
         self.bound(&stream);
         let mut first = [0; 1];
         match tokio::time::timeout(PATIENCE, stream.peek(&mut first)).await {
-            Ok(Ok(1)) if first[0] == socks::VERSION => self.serve_socks(stream).await,
-            Ok(Ok(1)) => self.serve_http(stream).await,
+            Ok(Ok(1)) if first[0] == socks::VERSION => self.serve_socks(stream, place).await,
+            Ok(Ok(1)) => self.serve_http(stream, place).await,
             _ => {}
         }
     }
 
-    pub(crate) async fn serve_http(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let closed = Arc::clone(&self);
+    pub(crate) async fn serve_http(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        place: Place,
+    ) {
+        let (closed, place) = (Arc::clone(&self), Arc::new(place));
         let respond = service_fn(move |request| {
             let engine = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(engine.respond(request).await) }
+            // What is connected may outlive the request: then the next one needs a place of its own.
+            let place = match Arc::strong_count(&place) {
+                1 => Some(Arc::clone(&place)),
+                _ => engine.place().map(Arc::new),
+            };
+            async move { Ok::<_, Infallible>(engine.respond(request, place).await) }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder
@@ -74,9 +83,12 @@ impl Engine {
         }
     }
 
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn respond(self: Arc<Self>, request: Request<Incoming>, place: Option<Arc<Place>>) -> Response<Body> {
         if secrets::is_meant(&request) {
-            return self.serve_service(request).await;
+            return match place {
+                Some(place) => self.serve_service(request, place).await,
+                None => page(StatusCode::SERVICE_UNAVAILABLE, Reason::TooManyConnections, "Close some connections.\n"),
+            };
         }
         let target = match wanted(&request) {
             Ok(target) => target,
@@ -85,14 +97,13 @@ impl Engine {
                 return page(StatusCode::BAD_REQUEST, Reason::NotARequest, &why);
             }
         };
-        // What is connected may outlive the request, so it has a place of its own.
-        let Some(place) = self.place() else {
+        let Some(place) = place else {
             self.record_refusal(&target, Reason::TooManyConnections);
-            return denied(&target, &Refusal::new(Reason::TooManyConnections));
+            return self.denied(&target, &Refusal::new(Reason::TooManyConnections));
         };
         let opened = match self.open(target.clone()).await {
             Ok(opened) => opened,
-            Err(refusal) => return denied(&target, &refusal),
+            Err(refusal) => return self.denied(&target, &refusal),
         };
         if request.method() == Method::CONNECT {
             tokio::spawn(async move {
@@ -113,7 +124,7 @@ impl Engine {
         target: &Target,
         opened: Opened,
         errand: Errand,
-        place: Place,
+        place: Arc<Place>,
     ) -> Response<Body> {
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
         let secure = matches!(errand, Errand::Service(number) if self.secrets().is_secure(number));
@@ -147,7 +158,7 @@ impl Engine {
         }
     }
 
-    async fn serve_socks(self: Arc<Self>, mut stream: TcpStream) {
+    async fn serve_socks(self: Arc<Self>, mut stream: TcpStream, _place: Place) {
         let mut read = Vec::new();
         let asked = tokio::time::timeout(PATIENCE, ask(&mut stream, &mut read)).await;
         let answer = match asked {
@@ -177,6 +188,35 @@ impl Engine {
             Ok(Err(_)) | Err(_) => return,
         };
         let _ = stream.write_all(&answer.to_bytes()).await;
+    }
+}
+
+impl Engine {
+    /// Answers somebody who was refused and takes us for the server.
+    pub(crate) async fn explain(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        target: &Target,
+        refusal: &Refusal,
+    ) {
+        let respond = service_fn(|_: Request<Incoming>| async { Ok::<_, Infallible>(self.denied(target, refusal)) });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+        let _ = tokio::time::timeout(PATIENCE, builder.serve_connection(TokioIo::new(stream), respond)).await;
+    }
+
+    pub(crate) fn denied(&self, target: &Target, refusal: &Refusal) -> Response<Body> {
+        let Refusal { reason, rule, secret } = refusal;
+        let by_rule = rule.as_ref().map(|rule| format!(" (rule `{rule}`)"));
+        let by_secret = secret.as_ref().map(|secret| format!(" (secret `{secret}`)"));
+        let (who, why) = (by_rule.or(by_secret).unwrap_or_default(), reason.in_words());
+        let advice = self.advise(target, *reason, rule.as_deref(), secret.as_deref());
+        let status = match reason {
+            Reason::TooManyConnections => StatusCode::SERVICE_UNAVAILABLE,
+            reason if reason.is_policy() => StatusCode::FORBIDDEN,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        page(status, *reason, &format!("{target} was not reached: {why}{who}. {advice}.\n"))
     }
 }
 
@@ -267,30 +307,6 @@ fn strip(headers: &mut HeaderMap) {
         HeaderName::from_static("proxy-connection"),
     ];
     named.into_iter().chain(always).for_each(|name| drop(headers.remove(name)));
-}
-
-/// Answers somebody who was refused and takes us for the server.
-pub(crate) async fn explain(stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target, refusal: &Refusal) {
-    let respond = service_fn(|_: Request<Incoming>| async { Ok::<_, Infallible>(denied(target, refusal)) });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
-    let _ = tokio::time::timeout(PATIENCE, builder.serve_connection(TokioIo::new(stream), respond)).await;
-}
-
-pub(crate) fn denied(target: &Target, refusal: &Refusal) -> Response<Body> {
-    let rule = refusal.rule.as_ref().map(|rule| format!(" (rule `{rule}`)"));
-    let secret = refusal.secret.as_ref().map(|secret| format!(" (secret `{secret}`)"));
-    let who = rule.or(secret).unwrap_or_default();
-    let why = refusal.reason.in_words();
-    let (status, ask) = match refusal.reason {
-        Reason::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "Close some and try again."),
-        reason if reason.is_policy() => (
-            StatusCode::FORBIDDEN,
-            "Ask the person you work for, or the tool `request_access`, if you need it. Trying other ways leads to the same answer.",
-        ),
-        _ => (StatusCode::BAD_GATEWAY, "Check the name and the port."),
-    };
-    page(status, refusal.reason, &format!("{target} was not reached: {why}{who}. {ask}\n"))
 }
 
 pub(crate) fn page<B>(status: StatusCode, reason: Reason, words: &str) -> Response<Either<B, Full<Bytes>>> {

@@ -292,7 +292,6 @@ impl Reason {
                 | Self::Unreachable
                 | Self::Refused
                 | Self::BrokenOff
-                | Self::TooManyConnections
                 | Self::TlsUntrusted
         )
     }

@@ -7,9 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
-    Engine, Host, Reach, Reason, Refusal, Target, engine::Opened, places::Place, proxy::explain, reach, tunnel::Carried,
-};
+use crate::{Engine, Host, Reach, Reason, Refusal, Target, engine::Opened, places::Place, reach, tunnel::Carried};
 
 /// Where names are asked for.
 const DNS: u16 = 53;
@@ -81,7 +79,20 @@ impl Engine {
                     stream.reset();
                 }
             }
-            Err(refusal) => refuse(stream, &target, &refusal).await,
+            Err(refusal) => self.refuse(stream, &target, &refusal).await,
+        }
+    }
+
+    /// Who speaks HTTP gets a page that says why; all others are reset. Whoever speaks first does it at once.
+    async fn refuse(&self, mut stream: impl Inside, target: &Target, refusal: &Refusal) {
+        let mut first = [0; 8];
+        match tokio::time::timeout(A_MOMENT, stream.read(&mut first)).await {
+            Ok(Ok(length)) if begins_request(&first[..length]) => {
+                let (reader, writer) = tokio::io::split(stream);
+                let stream = tokio::io::join(AsyncReadExt::chain(&first[..length], reader), writer);
+                self.explain(stream, target, refusal).await;
+            }
+            _ => stream.reset(),
         }
     }
 
@@ -118,18 +129,6 @@ async fn question(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> 
 fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
     let socket = rustix::net::sockopt::ip_original_dst(stream).map(SocketAddr::V4);
     Ok(socket.or_else(|_| rustix::net::sockopt::ipv6_original_dst(stream).map(SocketAddr::V6))?)
-}
-
-/// Who speaks HTTP gets a page that says why; all others are reset. Whoever speaks first does it at once.
-async fn refuse(mut stream: impl Inside, target: &Target, refusal: &Refusal) {
-    let mut first = [0; 8];
-    match tokio::time::timeout(A_MOMENT, stream.read(&mut first)).await {
-        Ok(Ok(length)) if begins_request(&first[..length]) => {
-            let (reader, writer) = tokio::io::split(stream);
-            explain(tokio::io::join(AsyncReadExt::chain(&first[..length], reader), writer), target, refusal).await;
-        }
-        _ => stream.reset(),
-    }
 }
 
 /// A method in capitals, and a blank.

@@ -33,14 +33,32 @@ pub enum RuleError {
         why: NetworkError,
     },
     /// Those are no ports.
-    #[error("`{0}` names no ports: write a number, or the first and the last as in `8000-8010`")]
+    #[error("`{0}` names no ports: write a number from 1 to 65535, or the first and the last as in `8000-8010`")]
     Ports(String),
+    /// No port of this machine.
+    #[error("`host_ports` has 0, which is no port: write numbers from 1 to 65535")]
+    HostPort,
+    /// Where something may lead that may not be reached.
+    #[error(
+        "a network rule has `deny` and `within`: `within` says where a name that is allowed may lead. To deny addresses, \
+         write them in `deny`"
+    )]
+    DenyWithin,
+    /// Inside, that is the sandbox.
+    #[error(
+        "a network rule has `{0}`, which inside is the sandbox itself. For a port of this machine write host_ports = [PORT]; \
+         inside it is host.internal:PORT"
+    )]
+    Localhost(String),
 }
 
 impl Rules {
     /// Those of a policy: first its own rules, then what its network is by name.
     pub fn of_policy(policy: &Policy, mirrors: &[Mirror]) -> Result<Self, RuleError> {
         let mut rules: Vec<Rule> = policy.network_rules.iter().map(read).collect::<Result<_, _>>()?;
+        if policy.host_ports.contains(&0) {
+            return Err(RuleError::HostPort);
+        }
         if !policy.host_ports.is_empty() {
             let ports = policy.host_ports.iter().map(|&port| port..=port).collect();
             rules.push(this_machine(ports));
@@ -56,6 +74,13 @@ fn read(written: &NetworkRule) -> Result<Rule, RuleError> {
         ([], hosts @ [_, ..]) => (Effect::Deny, hosts),
         _ => return Err(RuleError::Effect),
     };
+    if effect == Effect::Deny && !written.within.is_empty() {
+        return Err(RuleError::DenyWithin);
+    }
+    let is_sandbox = |host: &&String| effect == Effect::Allow && (*host == "localhost" || host.ends_with(".localhost"));
+    if let Some(host) = hosts.iter().find(is_sandbox) {
+        return Err(RuleError::Localhost(host.clone()));
+    }
     let host = |host: &String| host.parse::<Pattern>().map_err(|why| RuleError::Host { host: host.clone(), why });
     let block = |block: &String| block.parse().map_err(|why| RuleError::Within { block: block.clone(), why });
     let shown = hosts.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(" ");
@@ -72,12 +97,13 @@ fn read(written: &NetworkRule) -> Result<Rule, RuleError> {
 
 fn ports(written: &Ports) -> Result<RangeInclusive<u16>, RuleError> {
     let text = match written {
+        Ports::One(0) => return Err(RuleError::Ports("0".to_owned())),
         Ports::One(port) => return Ok(*port..=*port),
         Ports::Range(text) => text,
     };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
-        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
         _ => Err(RuleError::Ports(text.clone())),
     }
 }
@@ -133,6 +159,14 @@ mod tests {
             (r#"[{"allow": ["a"], "ports": ["http"]}]"#, "http"),
             (r#"[{"allow": ["a"], "within": ["10.0.0.0/99"]}]"#, "10.0.0.0/99"),
             (r#"[{"alow": ["a"]}]"#, "alow"),
+            (r#"[{"allow": ["a"], "ports": [0]}]"#, "from 1 to 65535"),
+            (r#"[{"allow": ["a"], "ports": ["0-9"]}]"#, "from 1 to 65535"),
+            (r#"[{"allow": ["a"], "ports": [70000]}]"#, "a port from 1 to 65535"),
+            (r#"[{"deny": ["a"], "within": ["10.0.0.0/8"]}]"#, "`deny` and `within`"),
+            (r#"[{"allow": ["a"], "within": ["10.0.0.1/8"]}]"#, "write 10.0.0.0/8 for all of it, or 10.0.0.1"),
+            (r#"[{"deny": ["10.0.0.1/8"]}]"#, "write 10.0.0.0/8 for all of it, or 10.0.0.1"),
+            (r#"[{"allow": ["localhost"]}]"#, "host_ports = [PORT]"),
+            (r#"[{"allow": ["example.com:443"]}]"#, "the port in `ports`"),
         ] {
             let refused = rules(json).err().unwrap_or_default();
             assert!(refused.contains(says), "{json}: {refused}");
@@ -142,6 +176,8 @@ mod tests {
     #[test]
     fn ports_of_this_machine_are_reached_by_its_name_only() {
         let policy = Policy { host_ports: [5432].into(), ..Policy::preset("development").unwrap_or_default() };
+        let none = Policy { host_ports: [0].into(), ..policy.clone() };
+        assert!(Rules::of_policy(&none, &[]).is_err_and(|error| error.to_string().contains("host_ports")));
         let rules = Rules::of_policy(&policy, &[]).unwrap_or_default();
         let decide = |target: &str, address: &str| match rules.decide(&target.parse().unwrap_or_else(|_| panic!())) {
             Decision::Allowed { scope, .. } => scope.admits(address.parse().unwrap_or_else(|_| panic!()), &[]).is_ok(),

@@ -61,7 +61,8 @@ async fn what_is_not_allowed_gets_a_page_that_says_why_and_is_never_looked_up() 
     {
         let answer = world.connect(host, b"hello\n").await;
         assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("x-sandbox-denied: no_rule"), "{host}: {answer}");
-        assert!(answer.contains("request_access"), "{answer}");
+        let advice = if host.contains(".example") { "request_access" } else { "host_ports" };
+        assert!(answer.contains(advice), "{answer}");
     }
     for host in ["a.example\0.b", "user@a.example", "a.example@evil", "[fe80::1%25lo]", "a..example"] {
         let answer = world.connect(host, b"hello\n").await;
@@ -183,6 +184,17 @@ async fn a_sandbox_that_has_ended_has_no_connections_left() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert!(closed, "somebody still listens");
+}
+
+#[tokio::test]
+async fn a_tunnel_needs_no_place_beside_that_of_its_connection() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let mut held = Vec::new();
+    for _ in 1..Limits::default().connections {
+        held.push(TcpStream::connect(world.proxy).await.unwrap());
+    }
+    let answer = world.connect("a.example", b"hello\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("served: hello"), "{answer}");
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ const BUSY: &[u8] = b"busy";
 const LONGEST: usize = 64 << 10;
 /// What is left to do at the end takes no longer.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// Who wants to read at once what was written down finds it, unless the disk is slow.
+const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// The process that stayed behind, as the one that left sees it.
 pub struct Aside {
@@ -43,12 +45,17 @@ impl Leash {
         let watched = sys::watched(self.0.try_clone()?, tokio::io::Interest::READABLE)?;
         watched.readable().await.map(drop)
     }
+
+    /// Hands over an account of what happened: once, when the sandbox is gone.
+    pub fn account(&self, account: &[u8]) -> io::Result<()> {
+        wire::send(self.0.as_fd(), &account[..account.len().min(LONGEST)], &[])
+    }
 }
 
 impl Aside {
     /// Divides this process, which has a single thread. The one that stays serves doors when it gets them, until its leash
-    /// says that all is over; what it answers is what [`Aside::end`] gives.
-    pub fn stay(serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash) -> Vec<u8>) -> io::Result<Self> {
+    /// says that all is over; what it hands over then is what [`Aside::end`] gives.
+    pub fn stay(serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash)) -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         match sys::clone(0, None)? {
@@ -79,13 +86,14 @@ impl Aside {
         poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&PATIENCE)).ok()?;
         let (length, _) = rustix::net::recv(&self.socket, &mut account[..], RecvFlags::DONTWAIT).ok()?;
         account.truncate(length);
-        poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&PATIENCE)).ok()?;
+        // What it writes down may take longer than anybody should wait for.
+        poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&A_MOMENT)).ok()?;
         let _ = sys::ended(&self.process);
         Some(account)
     }
 }
 
-fn wait_and_serve(leash: Leash, serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash) -> Vec<u8>) -> io::Result<()> {
+fn wait_and_serve(leash: Leash, serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash)) -> io::Result<()> {
     // Ctrl-C is for the command; and whoever reads what it prints must not wait for us.
     rustix::process::setpgid(None, None)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -99,8 +107,8 @@ fn wait_and_serve(leash: Leash, serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash)
         return Ok(());
     }
     wire::send(leash.0.as_fd(), BUSY, &[])?;
-    let account = serve(doors, &leash);
-    wire::send(leash.0.as_fd(), &account[..account.len().min(LONGEST)], &[])
+    serve(doors, &leash);
+    Ok(())
 }
 
 /// Waits until somebody is at a door; false if that never comes.

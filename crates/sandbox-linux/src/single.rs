@@ -37,13 +37,13 @@ const DISK_EVERY: Duration = Duration::from_secs(1);
 /// Runs one command with this process's standard streams. Only for a process with a single thread: it changes its
 /// namespaces, so nothing else should be done with it afterwards but to end.
 ///
-/// Where the policy reaches something, `serve` is called in a process of its own when something inside connects. What it
-/// gives back comes with the answer.
+/// Where the policy reaches something, `serve` is called in a process of its own when something inside connects. The account
+/// that it hands over comes with the answer.
 pub fn run_single(
     state: &Path,
     spec: &SandboxSpec,
     exec: Exec,
-    serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash) -> Vec<u8>,
+    serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash),
 ) -> Result<(Exit, Option<Vec<u8>>)> {
     for name in ["sandboxes", "trash", "spare", "cache"] {
         let folder = state.join(name);

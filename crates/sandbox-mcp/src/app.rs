@@ -9,7 +9,7 @@ use sandbox_linux::LinuxBackend;
 
 use crate::{
     config::{self, Settings},
-    sandboxes::{History, Sandboxes},
+    sandboxes::{Kept, Sandboxes},
 };
 
 /// Everything that a door needs. Clones are the same program.
@@ -36,16 +36,15 @@ impl App {
     pub fn make(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let backend = backend(&settings)?;
-        let history = History::new(&settings.state);
-        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, history)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, Kept::All)?;
         Ok(Self { settings, sandboxes, caller: UserId::local() })
     }
 
-    /// One command in a sandbox that ends with it: nothing is written down.
+    /// One command in a sandbox that ends with it: only its connections are written down.
     pub fn make_one(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let backend = backend(&settings)?;
-        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, History::none())?;
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, Kept::Network)?;
         Ok(Self { settings, sandboxes, caller: UserId::local() })
     }
 
@@ -53,8 +52,7 @@ impl App {
     pub fn reach(settings: Settings) -> anyhow::Result<Self> {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
-        let history = History::new(&settings.state);
-        let sandboxes = Sandboxes::visit(settings.clone(), None, sandbox_linux::attach, history)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), None, sandbox_linux::attach, Kept::All)?;
         Ok(Self { settings, sandboxes, caller: UserId::local() })
     }
 

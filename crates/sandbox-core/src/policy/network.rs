@@ -3,7 +3,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, Unexpected, Visitor},
+};
 
 use super::Policy;
 
@@ -68,13 +71,43 @@ pub struct NetworkRule {
 }
 
 /// A port, or the first and the last of several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Ports {
     /// One.
     One(u16),
     /// `8000-8010`.
     Range(String),
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WrittenPorts)
+    }
+}
+
+struct WrittenPorts;
+
+impl Visitor<'_> for WrittenPorts {
+    type Value = Ports;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a port from 1 to 65535, or the first and the last as in \"8000-8010\"")
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Ports, E> {
+        let wrong = |_| de::Error::invalid_value(Unexpected::Unsigned(number), &self);
+        u16::try_from(number).map(Ports::One).map_err(wrong)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Ports, E> {
+        let wrong = |_| de::Error::invalid_value(Unexpected::Signed(number), &self);
+        u16::try_from(number).map(Ports::One).map_err(wrong)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Ports, E> {
+        Ok(Ports::Range(text.to_owned()))
+    }
 }
 
 /// Of rules for two policies that must both hold: whatever either denies is denied, and what both allow in the same words

@@ -64,7 +64,8 @@ async fn through_the_proxy(data: &[u8], resolver: &Resolver) {
     let records = Arc::default();
     let engine = engine(&records, resolver);
     let (mut client, proxy) = tokio::io::duplex(data.len().max(64 << 10));
-    let serving = tokio::spawn(Arc::clone(&engine).serve_http(proxy));
+    let Some(place) = engine.place() else { panic!("no place") };
+    let serving = tokio::spawn(Arc::clone(&engine).serve_http(proxy, place));
     let _ = client.write_all(data).await;
     let _ = client.shutdown().await;
     let mut answer = Vec::new();

@@ -17,7 +17,8 @@ use super::{
     written::percent_decoded,
 };
 use crate::{
-    Effect, Engine, Host, Network, Pattern, Protocol, Reach, Reason, Refusal, Rule, Rules, Target, TargetError,
+    Effect, Engine, Host, Network, Pattern, Protocol, Reach, Reason, Rule, Rules, Target, TargetError,
+    places::Place,
     proxy::{self, Body},
     reach,
     tunnel::Errand,
@@ -137,7 +138,11 @@ pub(crate) fn is_meant(request: &Request<Incoming>) -> bool {
 
 impl Engine {
     /// Passes a request on to a service.
-    pub(crate) async fn serve_service(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn serve_service(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        place: Arc<Place>,
+    ) -> Response<Body> {
         // A page of somebody else whose name leads to loopback names itself here.
         if !is_own(request.headers()) {
             let words = "Services are for programs of this sandbox, by an address such as http://127.0.0.1:3128/services/NAME.\n";
@@ -152,12 +157,9 @@ impl Engine {
             return proxy::page(StatusCode::NOT_FOUND, Reason::NotARequest, "There is no such service.\n");
         };
         let target = serving.service.upstream.target.clone();
-        let Some(place) = self.place() else {
-            return proxy::denied(&target, &Refusal::new(Reason::TooManyConnections));
-        };
         match self.open_by(&serving.rules, target.clone()).await {
             Ok(opened) => self.fetch(request, &target, opened, Errand::Service(number), place).await,
-            Err(refusal) => proxy::denied(&target, &refusal),
+            Err(refusal) => self.denied(&target, &refusal),
         }
     }
 

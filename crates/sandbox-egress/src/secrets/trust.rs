@@ -39,8 +39,37 @@ pub(crate) enum HandshakeError {
     Slow,
     #[error("it has no name that a certificate could be for")]
     Name,
-    #[error("{0}")]
+    #[error("{}", in_words(.0))]
     Tls(std::io::Error),
+}
+
+/// What went wrong with TLS, for somebody who does not know the library.
+fn in_words(error: &std::io::Error) -> String {
+    use rustls::{CertificateError as Certificate, Error as Tls};
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>());
+    let words = match tls {
+        None if error.kind() == std::io::ErrorKind::UnexpectedEof => "it broke off in the middle of the handshake",
+        None => return error.to_string(),
+        Some(Tls::InvalidCertificate(certificate)) => match certificate {
+            Certificate::Expired | Certificate::ExpiredContext { .. } => "its certificate has expired",
+            Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => "its certificate is not valid yet",
+            Certificate::Revoked => "its certificate was revoked",
+            Certificate::UnknownIssuer => "its certificate is from an authority that this machine does not trust",
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => {
+                "its certificate is for another name"
+            }
+            // What a library adds has no other form than this.
+            other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                "its certificate is that of an authority, not of a server: make one for the server (without CA:TRUE)"
+            }
+            _ => "its certificate cannot be verified",
+        },
+        Some(Tls::InvalidMessage(_)) => "what it sent is no TLS; does it speak plain HTTP on this port?",
+        Some(Tls::AlertReceived(_)) => "it refused the handshake",
+        Some(Tls::PeerIncompatible(_)) => "it speaks no TLS that is new enough (1.2 or 1.3)",
+        Some(_) => "the handshake failed",
+    };
+    words.to_owned()
 }
 
 impl Trust {
@@ -107,5 +136,20 @@ impl Verifier {
             Ok(connected) => connected.map_err(HandshakeError::Tls),
             Err(_) => Err(HandshakeError::Slow),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_said_in_words() {
+        use rustls::{CertificateError, Error, OtherError};
+        let said = |error: Error| HandshakeError::Tls(std::io::Error::other(error)).to_string();
+        assert!(said(Error::InvalidCertificate(CertificateError::UnknownIssuer)).contains("does not trust"));
+        let other = OtherError(Arc::new(rustls::Error::General("CaUsedAsEndEntity".into())));
+        let told = said(Error::InvalidCertificate(CertificateError::Other(other)));
+        assert!(told.contains("that of an authority") && !told.contains("OtherError"), "{told}");
     }
 }

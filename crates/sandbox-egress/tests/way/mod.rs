@@ -48,6 +48,7 @@ impl Way {
             recorder: Box::new(move |record| written.lock().unwrap().push(record)),
             on_refusal: Box::new(|_| {}),
             secrets: sandbox_egress::Secrets::default(),
+            reader: sandbox_egress::Reader::Model,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();

@@ -77,7 +77,7 @@ fn check(task: &str) -> Result<(), TaskError> {
 async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Result<Arc<Session>, TaskError> {
     match place {
         TaskPlace::Existing { session_id, level } => {
-            let session = sandboxes.find(caller, session_id).await?;
+            let session = sandboxes.find_to_use(caller, session_id).await?;
             let policy = &session.facts().spec.policy.name;
             match *level {
                 Some(level) if *policy != format!("yolo-{level}") => {

@@ -235,6 +235,7 @@ pub struct Open {
     /// The sandbox by its session id; `list` shows them
     pub session: SessionId,
     /// The port inside on which the server listens, on 127.0.0.1 or 0.0.0.0
+    #[arg(value_parser = port)]
     pub port: u16,
 }
 
@@ -250,6 +251,14 @@ pub struct Rm {
     /// Your sandboxes that have ended
     #[arg(long)]
     pub ended: bool,
+}
+
+/// A port of a program inside.
+fn port(text: &str) -> Result<u16, String> {
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| "a port is a number from 1 to 65535, such as 8000".to_owned())
 }
 
 fn level(text: &str) -> Result<u8, String> {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     app,
-    config::{ConfigError, Settings},
-    sandboxes::available_memory,
+    config::{ConfigError, SecretSetting, Settings},
+    sandboxes::{available_memory, secrets},
 };
 
 /// Where what was found begins.
@@ -35,6 +35,11 @@ pub(super) async fn look(settings: &Settings) -> Probe {
     };
     probe.findings.extend(ours(settings));
     probe.findings.extend(broken);
+    for secret in &settings.secrets {
+        let found = of_secret(secret).await;
+        probe.usable &= found.grade != Grade::Broken || !secret.is_for(&settings.default_policy);
+        probe.findings.push(found);
+    }
     for Outlook { policy, refused, .. } in &probe.outlooks {
         let Some(why) = refused else { continue };
         probe.findings.push(finding(&format!("policy {policy}"), Grade::Broken, why.clone(), None));
@@ -62,6 +67,19 @@ fn policies(settings: &Settings) -> (Vec<Policy>, Vec<Finding>) {
         broken.push(finding("policy file", Grade::Weak, found, Some("give the file another name".to_owned())));
     }
     (good, broken)
+}
+
+/// Where a secret cannot be read no sandbox is made that may use it.
+async fn of_secret(secret: &SecretSetting) -> Finding {
+    let (subject, policies) = (format!("secret {}", secret.name), secret.policies_in_words());
+    match secrets::check(secret).await {
+        Ok(()) => finding(&subject, Grade::Good, format!("can be read; for {policies}"), None),
+        Err(why) => {
+            let fix = format!("correct [secrets.{}] in the settings, or what it names", secret.name);
+            let found = format!("{why}; no sandbox can be made with {policies}");
+            finding(&subject, Grade::Broken, found, Some(fix))
+        }
+    }
 }
 
 fn unusable(found: String) -> Probe {
@@ -131,12 +149,16 @@ fn verdict(probe: &Probe, default: &str) -> String {
             let line = format!("\nSandboxes work on this machine, but not with {}.", some.join(", "));
             screen::paint(&line, Look::Weak)
         }
-        (false, some) if some.contains(&default) => {
+        (false, some) if some.contains(&default) || probe.findings.iter().any(is_broken_secret) => {
             let line = format!("\nNo sandbox can be made with {default}, the default policy: see above.");
             screen::paint(&line, Look::Bad)
         }
         (false, _) => screen::paint("\nSandboxes do not work on this machine yet.", Look::Bad),
     }
+}
+
+fn is_broken_secret(finding: &Finding) -> bool {
+    finding.grade == Grade::Broken && finding.subject.starts_with("secret ")
 }
 
 /// A row for every policy, a column for every control; in as many tables as the screen's width makes of it.

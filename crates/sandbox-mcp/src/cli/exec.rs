@@ -1,7 +1,8 @@
 //! `exec` in a sandbox that exists, or with a terminal: everything goes through a relay, nothing of ours goes inside.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use sandbox_core::exec::Exit;
 use sandbox_executor::protocol::{Failure, Reason};
 use serde_json::json;
 
@@ -20,6 +21,9 @@ use crate::{
         ClientError, Lifetime, NewSandbox, SandboxesError, Session, TimeLimit, access::Refused, way_out::WayOut,
     },
 };
+
+/// SIGSTOP: what became of a command in a sandbox that was frozen.
+const STOPPED: i32 = 19;
 
 pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyhow::Result<u8> {
     let app = if args.session.is_some() { App::reach(settings)? } else { App::make_one(settings)? };
@@ -63,7 +67,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
         Ended::Finished { exit, elapsed, captured } => {
             session.record_end(job, exit, elapsed, &sandbox_core::exec::Ending::default());
             let refused = session.way_out().map(WayOut::take_refused).unwrap_or_default();
-            outside::say(&refused, &session.facts().spec.policy.name);
+            outside::say(&refused);
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);
             }
@@ -75,6 +79,16 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
             }
             Ok(exit::code(exit))
         }
+        Ended::Frozen { why, captured } => {
+            outside::say(&session.way_out().map(WayOut::take_refused).unwrap_or_default());
+            screen::tell(&format!("frozen: {why}"));
+            if let Some(captured) = captured {
+                let mut told = captured.told(Exit::Signal(STOPPED), Duration::ZERO);
+                told["frozen"] = json!(why);
+                screen::say_json(&told);
+            }
+            Ok(exit::code(Exit::Signal(STOPPED)))
+        }
         Ended::NobodyReads => Ok(128 + 13),
     }
 }
@@ -82,7 +96,7 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
 /// The sandbox, and what the ceiling took from the policy of a fresh one.
 async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<String>)> {
     if let Some(id) = &args.session {
-        return Ok((app.sandboxes.find(&app.owner_of(id), id).await?, Vec::new()));
+        return Ok((app.sandboxes.find_to_use(&app.owner_of(id), id).await?, Vec::new()));
     }
     let (policy, narrowed) = single::policy(&app.settings, args)?;
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());

@@ -31,6 +31,7 @@ pub(super) async fn list(settings: Settings, answer: Answer) -> anyhow::Result<u
 fn line(summary: &Summary) -> String {
     let (state, look) = match &summary.state {
         State::Running => ("running", Look::Good),
+        State::Frozen { .. } => ("frozen", Look::Bad),
         State::Unattended => ("unattended", Look::Weak),
         State::Ended { .. } => ("ended", Look::Weak),
     };

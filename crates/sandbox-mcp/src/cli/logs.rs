@@ -29,7 +29,7 @@ pub(super) async fn logs(settings: Settings, args: Logs, answer: Answer) -> anyh
     events.iter().for_each(|event| show(event, answer));
     if !args.follow {
         match &query.session {
-            _ if events.is_empty() && args.network => screen::tell("no connections were made or refused"),
+            _ if events.is_empty() && args.network => screen::tell("no connection is on record"),
             Some(id) if events.is_empty() && args.lines > 0 => {
                 bail!("nothing is known of {id}: `sandbox-mcp list` shows the sandboxes that exist")
             }

@@ -7,7 +7,7 @@ use crate::{app::App, config::Settings, sandboxes::OpenPort};
 
 pub(super) async fn open(settings: Settings, args: Open, answer: Answer) -> anyhow::Result<u8> {
     let app = App::reach(settings)?;
-    let session = app.sandboxes.find(&app.owner_of(&args.session), &args.session).await?;
+    let session = app.sandboxes.find_to_use(&app.owner_of(&args.session), &args.session).await?;
     let OpenPort { url, port, listening } = session.open_port(args.port).await?;
     match answer {
         Answer::Json => screen::say_json(&json!({ "url": url, "port": port, "listening": listening })),

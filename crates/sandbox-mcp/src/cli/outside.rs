@@ -3,36 +3,39 @@
 use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use sandbox_core::{Denial, Door, SandboxSpec};
-use sandbox_egress::{Doors, Engine, Record, Resolver, Rules, Setup};
+use sandbox_egress::{Adviser, Doors, Engine, Reader, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::{descriptors, screen};
-use crate::sandboxes::way_out;
+use crate::sandboxes::{Event, History, way_out};
 
 /// Refusals that are told.
 const TOLD: usize = 5;
 
-/// Serves doors until the sandbox is gone; then an account of what was refused.
-pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec) -> Vec<u8> {
+/// Serves doors until the sandbox is gone; then an account of what was refused. What was connected goes to the history.
+pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec, state: &Path) {
     descriptors::raise_limit();
+    let history = History::new(state);
     let refused: Arc<Mutex<BTreeMap<String, Denial>>> = Arc::default();
     let served = runtime().and_then(|runtime| {
-        let kept = Arc::clone(&refused);
-        let policy = spec.policy.name.clone();
+        let (kept, history, spec) = (Arc::clone(&refused), history.clone(), spec.clone());
+        let (limits, reader) = (way_out::limits(&spec.policy), Reader::Person);
+        let (adviser, policy, known) = (Adviser { reader, limits }, spec.policy.name.clone(), rules.clone());
         let recorder = move |record: Record| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(denial) = way_out::denial(&record, &policy).filter(|_| kept.len() < TOLD) {
+            if let Some(denial) = way_out::denial(&record, &policy, &adviser, &known).filter(|_| kept.len() < TOLD) {
                 kept.entry(denial.target.clone()).or_insert(denial);
             }
+            history.record(Event::now(&spec.id, &spec.owner, way_out::event(record)));
         };
         runtime.block_on(async {
             let resolver = Resolver::of_this_machine();
-            let limits = way_out::limits(&spec.policy);
-            let engine = Engine::new(Setup { limits, ..Setup::new(rules, resolver, recorder) });
+            let engine = Engine::new(Setup { limits, reader, ..Setup::new(rules, resolver, recorder) });
             let serving = tokio::spawn(Arc::clone(&engine).serve(Doors::new(doors)?));
             let _ = leash.released().await;
             engine.close();
@@ -44,24 +47,26 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
         tracing::warn!("the way out could not be served: {error}");
     }
     let refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
-    serde_json::to_vec(&refused.values().collect::<Vec<_>>()).unwrap_or_default()
+    let account = serde_json::to_vec(&refused.values().collect::<Vec<_>>()).unwrap_or_default();
+    let _ = leash.account(&account);
+    history.flush();
 }
 
 /// Says what was refused.
-pub(super) fn tell(account: &[u8], policy: &str) {
-    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default(), policy);
+pub(super) fn tell(account: &[u8]) {
+    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default());
 }
 
-/// The same, of what is already known.
-pub(super) fn say(denials: &[Denial], policy: &str) {
+/// The same, of what is already known: what to do about it is said once.
+pub(super) fn say(denials: &[Denial]) {
+    let mut advised: Vec<&str> = Vec::new();
     for denial in denials {
-        screen::tell(&denial.message);
+        screen::tell(&format!("{} [policy `{}`]", denial.message, denial.level));
+        if !advised.contains(&denial.how_to_ask.as_str()) {
+            advised.push(&denial.how_to_ask);
+        }
     }
-    if !denials.is_empty() {
-        screen::tell(&format!(
-            "the policy `{policy}` decides what is reached; choose another with --policy (`sandbox-mcp doctor` lists them)"
-        ));
-    }
+    advised.into_iter().for_each(screen::tell);
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

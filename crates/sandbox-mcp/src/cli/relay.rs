@@ -36,6 +36,8 @@ pub(super) struct Captured {
 pub(super) enum Ended {
     /// With the command's own.
     Finished { exit: Exit, elapsed: Duration, captured: Option<Captured> },
+    /// The sandbox was stopped for good, and the command with it.
+    Frozen { why: String, captured: Option<Captured> },
     /// Whoever read our output has gone away.
     NobodyReads,
 }
@@ -45,6 +47,13 @@ impl Sink {
         match answer {
             Answer::Text => Self::Streams,
             Answer::Json => Self::Capture(Captured::default()),
+        }
+    }
+
+    fn captured(self) -> Option<Captured> {
+        match self {
+            Self::Streams => None,
+            Self::Capture(captured) => Some(captured),
         }
     }
 }
@@ -82,9 +91,11 @@ pub(super) async fn relay(session: &Session, attached: Attached, mut sink: Sink)
     let feeding = tokio::spawn(feed(input));
     let mut resizes = terminal::resizes()?;
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
+    let mut frozen = std::pin::pin!(session.until_frozen());
     let ended = loop {
         let event = tokio::select! {
             event = output.next() => event,
+            why = &mut frozen => break Ok(Ended::Frozen { why, captured: sink.captured() }),
             _ = resizes.recv() => {
                 // A command without a terminal has no use for it, and says so.
                 let _ = patience::soon(session.client().await?.resize(job, terminal::size())).await;
@@ -106,11 +117,7 @@ pub(super) async fn relay(session: &Session, attached: Attached, mut sink: Sink)
                 }
             }
             Ok(JobEvent::Exited { exit, elapsed }) => {
-                let captured = match sink {
-                    Sink::Streams => None,
-                    Sink::Capture(captured) => Some(captured),
-                };
-                break Ok(Ended::Finished { exit, elapsed, captured });
+                break Ok(Ended::Finished { exit, elapsed, captured: sink.captured() });
             }
             Ok(JobEvent::Gap { .. } | JobEvent::Current) => {}
             Err(error) => break Err(lost(session, error).await),

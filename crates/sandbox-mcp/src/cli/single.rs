@@ -1,5 +1,5 @@
-//! `exec` in a fresh sandbox without a terminal: this process is its own launcher. No runtime, no database, no server:
-//! this path is measured in milliseconds.
+//! `exec` in a fresh sandbox without a terminal: this process is its own launcher. No runtime, no server, and no database
+//! unless something connected: this path is measured in milliseconds.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -46,10 +46,10 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
         return Ok(Ok(exit::NOT_ALLOWED));
     }
     let rules = way_out::rules(&spec.policy, &settings)?;
-    let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec);
+    let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec, &settings.state);
     let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
     if let Some(account) = account {
-        outside::tell(&account, &spec.policy.name);
+        outside::tell(&account);
     }
     if let Some(message) = exit::message(ended, &spec.policy) {
         screen::tell(&message);

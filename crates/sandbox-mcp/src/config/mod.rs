@@ -12,12 +12,14 @@ mod secrets;
 mod settings;
 mod state;
 mod typed;
+mod words;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
 pub use keys::{KEYS, Key, markdown};
 pub use mirrors::Mirrors;
 pub use paths::config_file;
+pub(crate) use secrets::TRUSTING;
 pub use secrets::{SecretSetting, SecretSource, ServiceSetting};
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;

@@ -152,11 +152,20 @@ fn load(file: &Path) -> Result<Policy, ConfigError> {
     let refuse = |why: String| ConfigError::Policy { file: file.to_owned(), why };
     let name = name_of(file).map_err(refuse)?;
     let text = read(file).map_err(|error| refuse(error.to_string()))?;
-    let written: WrittenPolicy = toml::from_str(&text).map_err(|error| refuse(in_words(&error, &text)))?;
+    let written: WrittenPolicy = toml::from_str(&text).map_err(|error| refuse(with_line(&error, &text)))?;
     let policy = written.meaning(name).map_err(|error| refuse(error.to_string()))?;
     check_examples(&policy, &written.examples).map_err(refuse)?;
     sandbox_egress::Rules::of_policy(&policy, &[]).map_err(|error| refuse(error.to_string()))?;
     Ok(policy)
+}
+
+/// An error with the line that it is about.
+fn with_line(error: &toml::de::Error, text: &str) -> String {
+    let words = in_words(error, text);
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line: String = text[line..].lines().next().unwrap_or_default().trim().chars().take(80).collect();
+    if line.is_empty() { words } else { format!("{words} (in `{line}`)") }
 }
 
 /// Whether the lists of commands can be read, and say what their author expects of them.

@@ -87,6 +87,7 @@ impl Settings {
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
+        let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
         let mut settings = Self {
             state,
@@ -130,6 +131,10 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let Some(source_) = said_secrets {
+            let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
+            secrets::check(&settings).map_err(refuse)?;
+        }
         settings.allowed_images =
             images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image

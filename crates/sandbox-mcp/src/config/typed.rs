@@ -11,6 +11,7 @@ use super::{
     ConfigError, KEYS,
     keys::{CONFIG_VARIABLE, INTERNAL, PREFIX},
     nearest,
+    words::{Found, plain},
 };
 
 /// Tables of the file; see docs/secrets.md.
@@ -71,7 +72,7 @@ impl Typed {
                 continue;
             }
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-                return Err(unknown(source, &name, KEYS.each_ref().map(|key| key.name)));
+                return Err(unknown(source, &name, KEYS.iter().map(|key| key.name).chain(TABLES)));
             };
             self.0.insert(key.name, Said { source, value });
         }
@@ -94,7 +95,7 @@ impl Typed {
                 }
                 None if name == CONFIG_VARIABLE || INTERNAL.contains(&name) => {}
                 None if name.starts_with(PREFIX) => {
-                    return Err(unknown(source, name, KEYS.each_ref().map(|key| key.variable)));
+                    return Err(unknown(source, name, KEYS.iter().map(|key| key.variable)));
                 }
                 None => {}
             }
@@ -112,16 +113,18 @@ impl Typed {
     }
 }
 
-fn unknown<const N: usize>(source_: Source, key: &str, known: [&'static str; N]) -> ConfigError {
-    let shown: String = key.chars().take(60).collect();
-    ConfigError::UnknownKey { source_, nearest: nearest(key, known), key: shown, known: known.join(", ") }
+fn unknown(source_: Source, key: &str, known: impl Iterator<Item = &'static str>) -> ConfigError {
+    let (shown, known): (String, Vec<_>) = (key.chars().take(60).collect(), known.collect());
+    let nearest = nearest(key, known.iter().copied());
+    ConfigError::UnknownKey { source_, nearest, key: shown, known: known.join(", ") }
 }
 
 pub(super) fn in_words(error: &toml::de::Error, text: &str) -> String {
     let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let words = plain(error.message(), Found::Shown);
     match line {
-        Some(line) => format!("line {line}: {}", error.message()),
-        None => error.message().to_owned(),
+        Some(line) => format!("line {line}: {words}"),
+        None => words,
     }
 }
 
@@ -150,6 +153,8 @@ mod tests {
             message.contains("/etc/x.toml") && message.contains("did you mean `auto_cleanup_minutes`"),
             "{message}"
         );
+        let message = complaint("[secret.a]\nenv = \"A\"");
+        assert!(message.contains("did you mean `secrets`"), "{message}");
         let message = complaint("zzz = 5");
         assert!(!message.contains("did you mean") && message.contains("Known settings: state_folder"), "{message}");
     }

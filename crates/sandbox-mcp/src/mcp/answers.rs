@@ -195,6 +195,7 @@ pub enum JobStatus {
     Killed,
     Timeout,
     Denied,
+    Frozen,
 }
 
 /// A part of the output that is not in the answer.

@@ -14,7 +14,7 @@ use sandbox_executor::{
 use tokio::time::Instant;
 
 use super::{error::ToolError, output::Transcript, progress::Progress};
-use crate::sandboxes::{Following, patience};
+use crate::sandboxes::{Following, Session, patience};
 
 /// How long a call waits where the client shows progress.
 const WITH_PROGRESS: Duration = Duration::from_secs(50);
@@ -72,15 +72,18 @@ pub fn patience(progress: &Progress, asked: Option<u64>, longest: Duration) -> D
     }
 }
 
-/// Collects output until the job has ended, the page is full, the patience is over, or the call was cancelled.
+/// Collects output until the job has ended, the page is full, the patience is over, the sandbox is frozen, or the call was
+/// cancelled.
 pub async fn follow(
     mut job: impl Events,
     mut transcript: Transcript,
     patience: Duration,
+    session: &Session,
     context: &RequestContext<RoleServer>,
     mut progress: Progress,
 ) -> Result<Followed, ToolError> {
     let deadline = Instant::now() + patience;
+    let mut frozen = std::pin::pin!(session.until_frozen());
     let exit = loop {
         if transcript.is_full() {
             break None;
@@ -97,6 +100,7 @@ pub async fn follow(
                 JobEvent::Current => break None,
             },
             () = tokio::time::sleep_until(deadline) => break None,
+            _ = &mut frozen => break None,
         }
         if Instant::now() >= deadline {
             break None;

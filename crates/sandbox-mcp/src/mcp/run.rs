@@ -58,7 +58,7 @@ pub async fn run_command(
     }));
     feed(&client, job, &asked);
     let transcript = Transcript::new(Keep::Ends, budget(asked.max_bytes), 0);
-    let followed = match follow::follow(started, transcript, wait, context, progress).await {
+    let followed = match follow::follow(started, transcript, wait, &session, context, progress).await {
         Ok(followed) => followed,
         Err(ToolError::Cancelled) => {
             follow::kill(&client, job).await;
@@ -94,7 +94,7 @@ pub async fn get_output(
     let output = patience::soon(client.attach(job, offset, until)).await?;
     let transcript = Transcript::new(Keep::First, budget(asked.max_bytes), offset);
     let wait = if wait.is_zero() { PROMPT } else { wait };
-    let followed = follow::follow(output, transcript, wait, context, progress).await?;
+    let followed = follow::follow(output, transcript, wait, &session, context, progress).await?;
     report(&session, &client, job, followed, Vec::new()).await
 }
 
@@ -204,7 +204,14 @@ async fn report(
     if let Some(part) = left_out.iter().find(|part| part.kept) {
         notes.push(format!("for the output that is left out: get_output with offset {}", part.from_offset));
     }
-    let outcome = Outcome::of(exit.map(|(exit, _)| exit));
+    let mut outcome = Outcome::of(exit.map(|(exit, _)| exit));
+    if outcome.status == JobStatus::Running
+        && let Some(why) = session.frozen()
+    {
+        outcome.status = JobStatus::Frozen;
+        notes
+            .push(format!("frozen: {why}. It will not go on; get_files takes files, cleanup_session ends the sandbox"));
+    }
     notes.extend(ending.refused(&session.facts().spec.policy.limits));
     let elapsed = exit.map(|(_, elapsed)| elapsed).or(known.map(|job| job.elapsed)).unwrap_or_default();
     let denials = denials(session, exit, &ending, &rendered.stderr);

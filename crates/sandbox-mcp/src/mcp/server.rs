@@ -123,7 +123,7 @@ impl Server {
         let asked: T = parse(tool, arguments)?;
         let id = asked.session_id().parse()?;
         let caller = sessions::caller_of(&self.app, &id, asked.user_id())?;
-        Ok((self.app.sandboxes.find(&caller, &id).await?, asked))
+        Ok((self.app.sandboxes.find_to_use(&caller, &id).await?, asked))
     }
 
     async fn read(&self, uri: &str) -> Result<ReadResourceResponse, ToolError> {

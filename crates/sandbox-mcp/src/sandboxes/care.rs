@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
+use sandbox_egress::Leak;
 use sandbox_executor::protocol::Target;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
-use super::{Inner, Sandboxes, SandboxesError, Session, What, folders};
+use super::{Inner, Sandboxes, SandboxesError, Session, What, folders, session::FROZEN};
 
 /// Between the end of a sandbox that another server removes, and the end of its folder.
 const REMOVAL: Duration = Duration::from_millis(300);
@@ -34,15 +35,15 @@ pub(super) fn watch_end(sandboxes: &Sandboxes, session: &Arc<Session>) {
 }
 
 /// Stops every process of a sandbox, and ends its connections, when it has sent what it may not.
-pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: Arc<Notify>) {
-    let session = Arc::downgrade(session);
+pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: &watch::Sender<Option<Leak>>) {
+    let (session, mut leaked) = (Arc::downgrade(session), leaked.subscribe());
     tokio::spawn(async move {
-        leaked.notified().await;
+        let Ok(Some(leak)) = leaked.wait_for(Option::is_some).await.map(|leak| leak.clone()) else { return };
         let Some(session) = session.upgrade() else { return };
-        let why = "it sent the placeholder of a secret to where it does not belong";
+        let why = format!("it sent the placeholder of the secret `{}` to {}", leak.secret, leak.target);
         // First what does not depend on anybody inside, and outlives this server.
-        session.freeze(why);
-        session.record(What::Frozen { why: why.into() });
+        session.freeze(&why);
+        session.record(What::Frozen { why });
         // Twice: what was just being started was not there yet.
         for _ in 0..2 {
             let stop = async { session.client().await.ok()?.signal(Target::All, STOP).await.ok() };
@@ -51,6 +52,25 @@ pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: Arc<Notify>) {
     });
 }
 
+impl Session {
+    /// Why it was stopped for good, if it was; also when another server did that.
+    pub fn frozen(&self) -> Option<String> {
+        std::fs::read_to_string(self.folder().join(FROZEN)).ok()
+    }
+
+    /// Returns when it is stopped for good: what runs in it will never end by itself.
+    pub async fn until_frozen(&self) -> String {
+        loop {
+            if let Some(why) = self.frozen() {
+                return why;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Between two looks at whether a sandbox is frozen.
+const LOOK: Duration = Duration::from_millis(200);
 /// Time for an executor to stop everything.
 const STOPPING: Duration = Duration::from_secs(3);
 /// SIGSTOP, which nobody can ignore.

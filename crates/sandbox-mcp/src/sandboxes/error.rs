@@ -68,6 +68,17 @@ pub enum SandboxesError {
         /// How many there may be.
         limit: usize,
     },
+    /// Nothing is started in it any more.
+    #[error(
+        "the sandbox {id} is frozen: {why}. Nothing runs in it any more and it reaches nothing; its files can be taken \
+         (get_files), and cleanup_session or `sandbox-mcp rm` ends it"
+    )]
+    Frozen {
+        /// Which one.
+        id: SessionId,
+        /// What it did.
+        why: String,
+    },
     /// This program was opened only to look, not to make sandboxes.
     #[error("no sandbox can be made here: this command only reaches those that exist")]
     NoBackend,

@@ -79,6 +79,13 @@ pub fn is_attended(folder: &Path) -> bool {
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
 }
 
+/// The sandbox's lock, if nobody has it: whoever does looks after the sandbox.
+pub fn attend(folder: &Path) -> Option<File> {
+    let lock = File::options().write(true).open(folder.join("lock")).ok()?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(lock)
+}
+
 fn modified(file: &Path) -> Option<SystemTime> {
     file.metadata().ok()?.modified().ok()
 }

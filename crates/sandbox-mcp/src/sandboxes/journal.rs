@@ -18,7 +18,24 @@ const LISTENER_BACKLOG: usize = 1024;
 pub struct Journal {
     listeners: broadcast::Sender<Event>,
     history: History,
+    kept: Kept,
     denials: Arc<DenialCounts>,
+}
+
+/// What goes to the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Everything.
+    All,
+    /// What was connected, and what came of it: for a sandbox that ends with its only command.
+    Network,
+}
+
+impl Kept {
+    fn has(self, what: &What) -> bool {
+        let network = matches!(what, What::Connection { .. } | What::Spent { .. } | What::Frozen { .. });
+        self == Self::All || network
+    }
 }
 
 /// How often each wall refused something, since this server started: what a metric is made of.
@@ -42,8 +59,8 @@ impl DenialCounts {
 }
 
 impl Journal {
-    pub(super) fn new(history: History) -> Self {
-        Self { listeners: broadcast::Sender::new(LISTENER_BACKLOG), history, denials: Arc::default() }
+    pub(super) fn new(history: History, kept: Kept) -> Self {
+        Self { listeners: broadcast::Sender::new(LISTENER_BACKLOG), history, kept, denials: Arc::default() }
     }
 
     /// Tells what happens from now on.
@@ -72,6 +89,8 @@ impl Journal {
         if self.listeners.receiver_count() > 0 {
             let _ = self.listeners.send(event.clone());
         }
-        self.history.record(event);
+        if self.kept.has(&event.what) {
+            self.history.record(event);
+        }
     }
 }

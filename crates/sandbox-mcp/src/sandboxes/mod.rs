@@ -23,13 +23,14 @@ mod remains;
 pub mod secrets;
 mod session;
 mod status;
+mod tending;
 pub mod way_out;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -40,7 +41,7 @@ pub use error::SandboxesError;
 pub use event::{Event, What};
 pub use following::{Allowed, Following};
 pub use history::{History, Query, Recorded, TaskRecord};
-pub use journal::{DenialCounts, Journal};
+pub use journal::{DenialCounts, Journal, Kept};
 pub use new::{Lifetime, NewSandbox, check_env};
 pub use ports::OpenPort;
 pub use quota::available_memory;
@@ -56,8 +57,9 @@ use folders::Folders;
 use quota::Quota;
 use remains::Remains;
 use sandbox_core::{Backend, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_egress::Reader;
 
-use crate::config::Settings;
+use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
@@ -80,6 +82,8 @@ struct Inner {
     ours: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// Those of other servers that were reached from here.
     visited: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// Those of them whose way out is served here, or will be when nobody else does.
+    tended: Mutex<HashSet<SessionId>>,
     recovery: RecoveryReport,
     closing: AtomicBool,
 }
@@ -92,8 +96,9 @@ impl Sandboxes {
         attach: Attach,
     ) -> Result<Self, SandboxesError> {
         let recovered = backend.recover().await;
-        let history = History::new(&settings.state);
-        let mut inner = Inner::new(settings, Some(backend), attach, history)?;
+        let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
+        let mut inner = Inner::new(settings, Some(backend), attach, Kept::All)?;
+        inner.outside = way_out::Outside::new(reader);
         let mut alive = Vec::new();
         match recovered {
             Err(error) => inner.recovery.failed = Some(error.to_string()),
@@ -125,9 +130,9 @@ impl Sandboxes {
         settings: Arc<Settings>,
         backend: Option<Arc<dyn Backend>>,
         attach: Attach,
-        history: History,
+        kept: Kept,
     ) -> Result<Self, SandboxesError> {
-        Ok(Self(Arc::new(Inner::new(settings, backend, attach, history)?)))
+        Ok(Self(Arc::new(Inner::new(settings, backend, attach, kept)?)))
     }
 
     /// Makes a sandbox for the caller.
@@ -190,8 +195,9 @@ impl Sandboxes {
             Some(session) => Some(session.summary()),
             None => {
                 let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
+                let frozen = std::fs::read_to_string(folder.join(session::FROZEN)).ok();
                 let state = match folders::is_attended(&folder) {
-                    true => State::Running,
+                    true => frozen.map_or(State::Running, |why| State::Frozen { why }),
                     false => match (inner.attach)(&folder) {
                         Err(sandbox_core::Error::Ended { why, .. }) => State::Ended { why },
                         _ => State::Unattended,
@@ -225,6 +231,7 @@ impl Sandboxes {
             }
         }
         self.close_ports();
+        self.leave_ways_out().await;
         let history = self.history().clone();
         let _ = tokio::task::spawn_blocking(move || history.flush()).await;
     }
@@ -320,7 +327,7 @@ impl Sandboxes {
             patience::soon(prepared.place_certificates(session)).await?;
         }
         if inner.settings.freeze_on_leak {
-            care::freeze_when_told(session, prepared.leaked);
+            care::freeze_when_told(session, &prepared.leaked);
         }
         Ok(())
     }
@@ -390,7 +397,7 @@ impl Inner {
         settings: Arc<Settings>,
         backend: Option<Arc<dyn Backend>>,
         attach: Attach,
-        history: History,
+        kept: Kept,
     ) -> Result<Self, SandboxesError> {
         let state = &settings.state;
         let doing = format!("the state folder {} cannot be used", state.display());
@@ -401,11 +408,12 @@ impl Inner {
             attach,
             folders: Folders::of(state),
             quota,
-            journal: Journal::new(history),
-            outside: way_out::Outside::default(),
+            journal: Journal::new(History::new(state), kept),
+            outside: way_out::Outside::new(Reader::Person),
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),
+            tended: Mutex::default(),
             recovery: RecoveryReport::default(),
             closing: AtomicBool::new(false),
             settings,

@@ -4,29 +4,15 @@
 use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
 
 use sandbox_core::{Policy, SandboxSpec};
-use sandbox_egress::{Basis, Secret, Secrets, Service, Spent, Value, Vault};
+use sandbox_egress::{Basis, Leak, Secret, Secrets, Service, Spent, Trust, Value, Vault};
 use sandbox_executor::protocol::{NewFile, Path};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::{Journal, SandboxesError, Session, What};
-use crate::config::{SecretSetting, SecretSource, Settings};
+use crate::config::{SecretSetting, SecretSource, Settings, TRUSTING};
 
 /// Where the certificates are, inside.
 const CERTIFICATES: &str = "/home/sandbox/.sandbox-mcp/ca.pem";
-/// Variables that tell programs of certificates.
-const TRUSTING: [&str; 11] = [
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "PIP_CERT",
-    "NODE_EXTRA_CA_CERTS",
-    "NPM_CONFIG_CAFILE",
-    "CARGO_HTTP_CAINFO",
-    "GIT_SSL_CAINFO",
-    "AWS_CA_BUNDLE",
-    "DENO_CERT",
-    "BUNDLE_SSL_CA_CERT",
-];
 /// Where this machine keeps the certificates that it trusts.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -36,6 +22,8 @@ const BUNDLES: [&str; 4] = [
 ];
 /// A program that prints a secret may ask somebody.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So many letters of what it says when it fails.
+const LAST_WORDS: usize = 200;
 /// How placeholders begin.
 const PLACEHOLDER: &str = "sbx_secret_";
 /// The proxy, inside.
@@ -47,7 +35,7 @@ pub(super) struct Prepared {
     /// For its way out.
     pub secrets: Secrets,
     /// Told when a placeholder was on its way to where it does not belong.
-    pub leaked: Arc<Notify>,
+    pub leaked: Arc<watch::Sender<Option<Leak>>>,
 }
 
 /// Whether sandboxes with this policy have any.
@@ -67,22 +55,13 @@ pub(super) async fn prepare(
     if !are_there(settings, policy) {
         return Ok(Prepared::default());
     }
-    let leaked = Arc::new(Notify::new());
+    let leaked = Arc::new(watch::Sender::default());
     let mut vault = Vault::new(settings.trust());
     for secret in settings.secrets.iter().filter(|secret| secret.is_for(policy)) {
         if let Some(placeholder) = spec.env.get(&secret.variable).filter(|value| value.starts_with(PLACEHOLDER)) {
             vault.placeholders.insert(secret.name.clone(), placeholder.clone());
         }
-        let value = value(secret).await.map_err(|why| cannot(&secret.name, &why))?;
-        vault.secrets.push(Secret {
-            name: secret.name.clone(),
-            value,
-            hosts: secret.hosts.clone(),
-            ports: secret.ports.iter().map(|&port| port..=port).collect(),
-            usage: secret.usage.clone(),
-            placed: secret.placed,
-            plain_http: secret.plain_http,
-        });
+        vault.secrets.push(read(secret).await.map_err(|why| cannot(&secret.name, &why))?);
     }
     for service in settings.services.iter().filter(|service| service.is_for(policy)) {
         let (name, secret) = (service.name.clone(), service.secret.clone());
@@ -94,7 +73,7 @@ pub(super) async fn prepare(
         });
     }
     let told = Arc::clone(&leaked);
-    vault.on_leak = Box::new(move |_| told.notify_one());
+    vault.on_leak = Box::new(move |leak: &Leak| drop(told.send_replace(Some(leak.clone()))));
     let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
     vault.on_spent = Box::new(move |spent| journal.record(&id, &owner, event(spent)));
     let secrets = Secrets::new(vault).map_err(|error| cannot("", &error.to_string()))?;
@@ -150,6 +129,25 @@ fn event(spent: &Spent) -> What {
     }
 }
 
+/// Whether a secret can be read and used; or why not.
+pub async fn check(secret: &SecretSetting) -> Result<(), String> {
+    let mut vault = Vault::new(Trust::nobody());
+    vault.secrets.push(read(secret).await?);
+    Secrets::new(vault).map(drop).map_err(|error| error.to_string())
+}
+
+async fn read(secret: &SecretSetting) -> Result<Secret, String> {
+    Ok(Secret {
+        name: secret.name.clone(),
+        value: value(secret).await?,
+        hosts: secret.hosts.clone(),
+        ports: secret.ports.iter().map(|&port| port..=port).collect(),
+        usage: secret.usage.clone(),
+        placed: secret.placed,
+        plain_http: secret.plain_http,
+    })
+}
+
 async fn value(secret: &SecretSetting) -> Result<Value, String> {
     let text = match &secret.source {
         SecretSource::Value(value) => return Ok(value.clone()),
@@ -166,18 +164,48 @@ async fn value(secret: &SecretSetting) -> Result<Value, String> {
 async fn printed(words: &[String]) -> Result<String, String> {
     let (program, arguments) = words.split_first().ok_or("there is no program")?;
     let mut command = tokio::process::Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let output = match tokio::time::timeout(PATIENCE, command.output()).await {
-        Ok(ended) => ended.map_err(|error| format!("{program} cannot be started: {error}"))?,
+        Ok(ended) => ended.map_err(|error| format!("`{program}` cannot be started: {error}"))?,
         Err(_) => return Err(format!("{program} did not end within {} s", PATIENCE.as_secs())),
     };
     if !output.status.success() {
-        return Err(format!("{program} ended with {}", output.status));
+        let said = last_words(&output.stderr, &output.stdout);
+        return Err(format!("`{program}` failed ({}){said}", output.status));
     }
     String::from_utf8(output.stdout).map_err(|_| format!("what {program} printed is no text"))
+}
+
+/// The last line that a program wrote about its failure, without anything that could be the secret.
+fn last_words(stderr: &[u8], stdout: &[u8]) -> String {
+    let (stderr, stdout) = (String::from_utf8_lossy(stderr), String::from_utf8_lossy(stdout));
+    let Some(line) = stderr.lines().rev().find(|line| !line.trim().is_empty()) else { return String::new() };
+    let harmless = |word: &str| {
+        let letters = |kind: fn(&char) -> bool| word.chars().any(|letter| kind(&letter));
+        let like_a_key = word.len() >= 16 && letters(char::is_ascii_digit) && letters(char::is_ascii_alphabetic);
+        let shown =
+            word.len() < 8 || !(like_a_key || stdout.contains(word.trim_matches(|c: char| !c.is_alphanumeric())));
+        if shown { word.to_owned() } else { "…".to_owned() }
+    };
+    let line: Vec<String> = line.split_whitespace().map(harmless).collect();
+    format!(": {}", line.join(" ").chars().filter(|letter| !letter.is_control()).take(LAST_WORDS).collect::<String>())
 }
 
 fn cannot(name: &str, why: &str) -> SandboxesError {
     let step = if name.is_empty() { "preparing secrets".to_owned() } else { format!("reading the secret `{name}`") };
     sandbox_core::Error::Step { step, why: why.to_owned() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_says_is_told_without_what_could_be_the_secret() {
+        let said = |stderr: &str, stdout: &str| last_words(stderr.as_bytes(), stdout.as_bytes());
+        assert_eq!(said("trying\nnot logged in; run gh auth login\n\n", ""), ": not logged in; run gh auth login");
+        assert_eq!(said("refusing ghp_0123456789abcdef0123\n", ""), ": refusing …");
+        assert_eq!(said("token correcthorse expired", "correcthorse\n"), ": token … expired");
+        assert_eq!(said("", "x"), "");
+    }
 }

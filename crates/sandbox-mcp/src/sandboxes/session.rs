@@ -37,7 +37,7 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// In the folder of one that was stopped for good.
-const FROZEN: &str = "frozen";
+pub(super) const FROZEN: &str = "frozen";
 
 /// How long a sandbox that is not persistent lives without a server, at most.
 const LEASE: Duration = Duration::from_secs(60);
@@ -154,13 +154,7 @@ impl Session {
     }
 
     pub(super) fn check_frozen(&self) -> Result<(), SandboxesError> {
-        if !self.is_frozen() {
-            return Ok(());
-        }
-        let step = format!("starting a command in {}", self.id());
-        let why = "the sandbox is frozen: it sent the placeholder of a secret to where it does not belong. Take its files with \
-                   get_files, and end it with cleanup_session";
-        Err(sandbox_core::Error::Step { step, why: why.to_owned() }.into())
+        self.frozen().map_or(Ok(()), |why| Err(SandboxesError::Frozen { id: self.id().clone(), why }))
     }
 
     /// Starts a command. Its timeout is lowered to what the policy and the operator allow.
@@ -273,6 +267,7 @@ impl Session {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match ended {
             Some(why) => State::Ended { why },
+            None if self.is_frozen() => State::Frozen { why: self.frozen().unwrap_or_default() },
             None if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
             None => State::Unattended,
         }

@@ -13,6 +13,11 @@ use super::access::ActiveGrant;
 pub enum State {
     /// It runs and a server looks after it.
     Running,
+    /// Every process of it was stopped for good, and it reaches nothing. Its files can be taken.
+    Frozen {
+        /// Why.
+        why: String,
+    },
     /// No server looks after it: it has ended, or waits for one. Its files are kept until clean-up.
     Unattended,
     /// It has ended. Its files are kept until clean-up.

@@ -9,7 +9,10 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
-use sandbox_egress::{Doors, Effect, Engine, Limits, Pattern, Record, Resolver, Rule, Rules, Secrets, Setup, Verdict};
+use sandbox_egress::{
+    Adviser, Doors, Effect, Engine, Limits, Pattern, Reader, Record, Refused as Wish, Resolver, Rule, Rules, Secrets,
+    Setup, Verdict,
+};
 use tokio::{
     runtime::{self, Runtime},
     task::JoinHandle,
@@ -26,15 +29,17 @@ const CARRIERS: usize = 4;
 
 /// What all ways out of a server share.
 pub(super) struct Outside {
+    /// Who reads what is said about refusals.
+    reader: Reader,
     resolver: Resolver,
     /// Those who carry bytes, from the first sandbox on that has a way out. However much that is, nobody who asks the
     /// server for something waits behind it.
     carriers: OnceLock<Runtime>,
 }
 
-impl Default for Outside {
-    fn default() -> Self {
-        Self { resolver: Resolver::of_this_machine(), carriers: OnceLock::new() }
+impl Outside {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self { reader, resolver: Resolver::of_this_machine(), carriers: OnceLock::new() }
     }
 }
 
@@ -86,13 +91,16 @@ impl Outside {
             let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
             move |record: Record| journal.record(&id, &owner, event(record))
         };
+        let (limits, reader) = (limits(&spec.policy), self.reader);
         let on_refusal = {
-            let (policy, refused) = (spec.policy.name.clone(), Arc::clone(&refused));
-            Box::new(move |record: &Record| denial(record, &policy).into_iter().for_each(|denial| refused.keep(denial)))
+            let (policy, refused, rules) = (spec.policy.name.clone(), Arc::clone(&refused), rules.clone());
+            let adviser = Adviser { reader, limits };
+            Box::new(move |record: &Record| {
+                denial(record, &policy, &adviser, &rules).into_iter().for_each(|denial| refused.keep(denial))
+            })
         };
-        let limits = limits(&spec.policy);
         let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
-        let engine = Engine::new(Setup { limits, on_refusal, secrets, ..setup });
+        let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, ..setup });
         let serving = carriers.spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
@@ -193,23 +201,27 @@ pub fn tell_of_mirrors(env: &mut BTreeMap<String, String>, policy: &Policy, sett
 }
 
 /// The refusal that a record tells of, if the policy refused it.
-pub fn denial(record: &Record, policy: &str) -> Option<Denial> {
+pub fn denial(record: &Record, policy: &str, adviser: &Adviser, rules: &Rules) -> Option<Denial> {
     let Verdict::Denied(reason) = record.verdict else { return None };
-    reason.is_policy().then(|| Denial {
+    if !reason.is_policy() {
+        return None;
+    }
+    let (target, rule, secret) = (record.target.as_str(), record.rule.as_deref(), record.secret.as_deref());
+    // A connection beyond the limit is ended before it has named anything.
+    let wanted = if target.starts_with('(') { "a connection" } else { target };
+    let of = secret.map(|secret| format!(" (secret `{secret}`)")).unwrap_or_default();
+    Some(Denial {
         reason: Reason::Network,
-        target: record.target.clone(),
-        rule: record.rule.clone().unwrap_or_else(|| reason.code().to_owned()),
+        target: target.to_owned(),
+        rule: adviser.limit(reason).or(record.rule.clone()).unwrap_or_else(|| reason.code().to_owned()),
         level: policy.to_owned(),
-        message: match &record.secret {
-            Some(secret) => format!("{} was not reached: {} (secret `{secret}`)", record.target, reason.in_words()),
-            None => format!("{} was not reached: {}", record.target, reason.in_words()),
-        },
-        how_to_ask: "Ask with request_access (kind network, the host with its port); private addresses are never given"
-            .to_owned(),
+        message: format!("{wanted} was not reached ({}): {}{of}", reason.code(), reason.in_words()),
+        how_to_ask: adviser.advise(&Wish { reason, target, rule, secret }, rules),
     })
 }
 
-fn event(record: Record) -> What {
+/// A record as the history has it.
+pub fn event(record: Record) -> What {
     let (verdict, refused) = match record.verdict {
         Verdict::Allowed => ("allowed", false),
         Verdict::Denied(reason) => (reason.code(), reason.is_policy()),

@@ -31,6 +31,24 @@ fn doctor_says_no_where_the_default_policy_is_refused() {
 }
 
 #[test]
+fn doctor_says_which_secrets_can_be_read() {
+    let person = Person::new();
+    let secret = |name: &str, source: &str| {
+        format!("[secrets.{name}]\n{source}\nhosts = [\"{name}.example\"]\npolicies = [\"yolo-3\"]\n")
+    };
+    let good = secret("good", "command = [\"echo\", \"long-enough-value\"]");
+    person.settles(&good);
+    let output = person.run(&["doctor"]);
+    assert!(output.status.success() && text(&output.stdout).contains("can be read; for yolo-3"), "{output:?}");
+    let failing = secret("failing", "command = [\"sh\", \"-c\", \"echo log in first >&2; exit 3\"]");
+    person.settles(&(good + &failing + &secret("short", "command = [\"echo\", \"x\"]")));
+    let output = person.run(&["doctor"]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("log in first") && shown.contains("8 to 4096 bytes"), "{shown}");
+    assert!(!output.status.success() && shown.contains("No sandbox can be made with yolo-3"), "{shown}");
+}
+
+#[test]
 fn doctor_names_policies_that_cannot_be_used() {
     let person = Person::new();
     let folder = person.folder("config/sandbox-mcp/policies");

@@ -292,6 +292,35 @@ async fn a_sandbox_without_a_server_reaches_nothing_and_with_the_next_one_all_ag
     second.close().await;
 }
 
+#[tokio::test]
+async fn whoever_uses_a_sandbox_that_nobody_looks_after_serves_its_way_out() {
+    let (port, policies) = world();
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start_in(folder.path(), Era::Legacy, &variables(&policies)).await;
+    let session = server.sandbox_with(json!({"policy": "named", "persistent": true})).await;
+    server.close().await;
+    let person = Person::new();
+    let types = |words: &[&str]| {
+        let mut command = person.types(words);
+        command.env("WORKSPACE_BASE", folder.path().join("state")).envs(variables(&policies));
+        command
+    };
+    let fetch = |path: &str| format!("curl -sS {} -m 10 http://host.internal:{port}/{path}", ways().last().unwrap());
+    let visited = |script: &str| types(&["exec", "--session", &session, "--", "sh", "-c", script]);
+    let first = visited(&format!("{}; curl -s http://example.invalid/; true", fetch("alone"))).output().unwrap();
+    assert!(text(&first.stdout).starts_with("served /alone"), "{first:?}");
+    assert!(text(&first.stderr).contains("example.invalid:80"), "{first:?}");
+    // When one that served it ends, another goes on.
+    let mut one = visited("sleep 1.5").spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let other = visited(&format!("{}; sleep 3; {}", fetch("by-another"), fetch("by-itself"))).output().unwrap();
+    assert_eq!(text(&other.stdout), "served /by-another\nserved /by-itself", "{other:?}");
+    one.wait().unwrap();
+    let told = types(&["logs", "--network", "--json"]).output().unwrap();
+    assert_eq!(text(&told.stdout).matches("\"allowed\"").count(), 3, "{told:?}");
+    assert!(types(&["rm", &session]).status().unwrap().success());
+}
+
 #[test]
 fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let (port, policies) = world();
@@ -302,8 +331,47 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(stdout.starts_with("served /single\n") && output.status.success(), "{stdout} {stderr}");
     assert!(stderr.contains("example.invalid:80") && stderr.contains("--policy"), "{stderr}");
-    assert!(!stderr.contains("request_access"), "{stderr}");
+    assert!(!stderr.contains("request_access") && !stdout.contains("request_access"), "{stdout} {stderr}");
+    let logged = person.run(&["logs", "--network", "--json"]);
+    let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdicts: Vec<_> = events.iter().map(|event| (&event["target"], &event["verdict"])).collect();
+    let (reached, refused) = (json!(format!("host.internal:{port}")), json!("example.invalid:80"));
+    assert_eq!(verdicts, [(&reached, &json!("allowed")), (&refused, &json!("no_rule"))], "{logged:?}");
+    std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(crate::harness::processes_with(policy.to_str().unwrap()), 0, "nobody stays behind");
+    // With somebody in between it is the same.
+    let script = format!("curl -sS http://host.internal:{port}/relayed");
+    let relayed = person.run(&["--json", "exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
+    assert!(text(&relayed.stdout).contains("served /relayed"), "{relayed:?}");
+    let logged = person.run(&["logs", "--json"]);
+    let events: Vec<Value> = text(&logged.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.len() == 3 && events.iter().all(|event| event["event"] == "connection"), "{logged:?}");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_with_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                serve(stream);
+            });
+        }
+    });
+    let person = Person::new();
+    let policy = person.folder("two.toml");
+    let two = format!("extends = \"full_isolation\"\nhost_ports = [{port}]\n[limits]\nconnections = 2\n");
+    std::fs::write(&policy, two).unwrap();
+    let script = format!("for i in 1 2 3 4; do curl -s http://host.internal:{port}/$i & done; wait");
+    let ran = person.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script]);
+    let (stdout, stderr) = (text(&ran.stdout), text(&ran.stderr));
+    assert_eq!(stdout.matches("served").count(), 2, "{stdout} {stderr}");
+    assert!(stderr.contains("too_many_connections") && stderr.contains("`connections` under [limits]"), "{stderr}");
+    let logged = person.run(&["logs", "--network", "--json"]);
+    let told = text(&logged.stdout).lines().find(|line| line.contains("too_many_connections")).unwrap();
+    assert!(told.contains("\"refused\":true"), "{told}");
 }
 
 const VALUE: &str = "the-real-value-0123456789";
@@ -429,15 +497,28 @@ async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wa
     let loops = "while true; do date +%s%N > /tmp/clock; sleep 0.05; done";
     client.ok("run_command", json!({"session_id": session, "command": loops, "wait_seconds": 0})).await;
     let leak = format!("curl -s -m 5 http://host.internal:{other}/$TOKEN");
-    client.ok("run_command", json!({"session_id": session, "command": leak, "wait_seconds": 2})).await;
+    let leaking = format!("echo before; {leak}; sleep 60");
+    let began = std::time::Instant::now();
+    let ran = client.ok("run_command", json!({"session_id": session, "command": leaking, "wait_seconds": 8})).await;
+    assert!(began.elapsed().as_secs() < 5, "it was waited for");
+    assert_eq!((&ran["status"], &ran["stdout"]), (&json!("frozen"), &json!("before\n")), "{ran}");
+    let words = format!("it sent the placeholder of the secret `token` to host.internal:{other}");
+    assert!(ran["notes"].to_string().contains(&words), "{ran}");
     client.history(&session, "frozen", 1).await;
+    let status = client.ok("get_sandbox_status", json!({"session_id": session})).await;
+    assert_eq!((&status["sandboxes"][0]["state"], &status["sandboxes"][0]["why"]), (&json!("frozen"), &json!(words)));
     let clock = json!({"session_id": session, "paths": ["/tmp/clock"]});
     let before = client.ok("get_files", clock.clone()).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(client.ok("get_files", clock).await["files"], before["files"], "what ran goes on");
     let refused = client.refused("run_command", json!({"session_id": session, "command": "kill -CONT -1"})).await;
-    assert!(refused.contains("frozen"), "{refused}");
+    assert!(refused.contains("frozen") && !refused.contains("could not make"), "{refused}");
     client.ok("cleanup_session", json!({"session_id": session})).await;
+    // At a terminal too the command ends at once.
+    let words = ["exec", "--policy", "named", "--timeout", "30", "--", "sh", "-c", &leaking];
+    let ended = Person::new().types(&words).env("SANDBOX_MCP_CONFIG", config.to_str().unwrap()).output().unwrap();
+    let stderr = text(&ended.stderr);
+    assert!(stderr.contains("frozen: it sent the placeholder of the secret `token` to host"), "{ended:?}");
 }
 
 #[tokio::test]

@@ -133,9 +133,12 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
             } else {
                 "the policy gives no network".to_owned()
             },
-            "Bring what is needed with write_files, ask for the host with request_access (kind network), or use a policy \
-             that reaches it"
-                .to_owned(),
+            match policy.reaches_something() {
+                true => "Bring what is needed with write_files, ask for the host with request_access (kind network), or use a \
+                         policy that reaches it",
+                false => sandbox_egress::WITHOUT_NETWORK,
+            }
+            .to_owned(),
         ),
         Wall::Space => no_space(path.as_deref(), policy),
         Wall::Processes => {

@@ -2,12 +2,10 @@
 
 use std::fmt;
 
-use sandbox_egress::{Decision, Effect, Host, Protocol, Reach, Rule, Rules, Target, reach};
+use sandbox_egress::{Decision, Effect, Host, Protocol, Reach, Rule, Rules, Target, looks_private, reach};
 
 /// Where web servers listen, if nothing else is said.
 const WEB: [u16; 2] = [80, 443];
-/// Ends of names that are no public ones.
-const PRIVATE_ENDS: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp"];
 
 /// A host and ports of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +33,7 @@ impl Wanted {
     pub fn is_private(&self) -> bool {
         match &self.host {
             Host::Address(address) => reach(*address) != Reach::Public,
-            Host::Name(name) => {
-                let name = name.as_str();
-                let ends =
-                    |end: &&str| name.strip_suffix(*end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-                !name.contains('.') || PRIVATE_ENDS.iter().any(ends)
-            }
+            Host::Name(name) => looks_private(name.as_str()),
         }
     }
 
@@ -86,7 +79,8 @@ fn ports(scheme: &str, said: Option<u16>) -> Vec<u16> {
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
-        write!(f, "{} (port {})", self.host, ports.join(" and "))
+        let word = if ports.len() == 1 { "port" } else { "ports" };
+        write!(f, "{} ({word} {})", self.host, ports.join(" and "))
     }
 }
 
@@ -97,7 +91,7 @@ mod tests {
     #[test]
     fn hosts_are_read_in_the_forms_that_people_write() {
         for (text, told) in [
-            ("example.com", "example.com (port 80 and 443)"),
+            ("example.com", "example.com (ports 80 and 443)"),
             ("https://Example.com/x?y", "example.com (port 443)"),
             ("example.com:8080", "example.com (port 8080)"),
             ("ssh://example.com", "example.com (port 22)"),

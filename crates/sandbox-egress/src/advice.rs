@@ -1,0 +1,245 @@
+//! What to do about a refusal: one place for the page that a program gets, the terminal and the denials of an answer, so that
+//! all say the same, and nobody is sent to where nothing is to be had.
+
+use sandbox_core::Bytes;
+
+use crate::{
+    Decision, Effect, Host, Limits, Pattern, Reach, Reason, Rules, Target, presets::NO_REGISTRIES, reach,
+    resolver::THIS_MACHINE,
+};
+
+/// Who reads it, and how such a reader gets more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reader {
+    /// A model that has the tool `request_access`.
+    #[default]
+    Model,
+    /// A model where the operator wants nobody to be asked.
+    Unheard,
+    /// A person at a terminal.
+    Person,
+}
+
+/// What advice depends on, beside the refusal itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Adviser {
+    /// Who reads it.
+    pub reader: Reader,
+    /// How much of the way out the sandbox may use.
+    pub limits: Limits,
+}
+
+/// A refusal, as far as advice depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// Why.
+    pub reason: Reason,
+    /// What was wanted: `example.com:443`, or only a name.
+    pub target: &'a str,
+    /// The rule that said so.
+    pub rule: Option<&'a str>,
+    /// The secret that it is about.
+    pub secret: Option<&'a str>,
+}
+
+impl Adviser {
+    /// What to do about it, in sentences.
+    pub fn advise(&self, refused: &Refused<'_>, rules: &Rules) -> String {
+        let (host, port) = parts(refused.target);
+        let secret = refused.secret.unwrap_or("NAME");
+        match refused.reason {
+            Reason::NoRule | Reason::DeniedByRule | Reason::NameDenied => self.not_allowed(refused, host, port, rules),
+            Reason::Loopback | Reason::OwnAddress => format!("{NEVER}: {}", this_machine(port)),
+            Reason::PrivateNetwork | Reason::LinkLocal | Reason::SpecialAddress => format!("{NEVER}: {WITHIN}"),
+            Reason::OutsideRule => {
+                "Only whoever wrote the policy can change that: `within` of the rule says where the name may lead"
+                    .into()
+            }
+            Reason::SecretLeaving => format!(
+                "Use it only with the hosts that it is for; if this one should have it, the operator adds it to `hosts` of \
+                 [secrets.{secret}]"
+            ),
+            Reason::SecretInPlain => {
+                format!("Use https://; the operator can set `plain_http = true` in [secrets.{secret}]")
+            }
+            Reason::SecretUpgrade => "Use requests instead of a websocket".into(),
+            Reason::BudgetSpent => "The operator sets the budget of a service, under [services] in the settings".into(),
+            Reason::TransferUsedUp => format!(
+                "A new sandbox begins anew; a policy file can give more: `transfer` under [limits]{}",
+                self.limits.bytes.map(|most| format!(", which is {} here", Bytes(most))).unwrap_or_default()
+            ),
+            Reason::TooManyConnections => format!(
+                "Close some and try again; a policy file can give more: `connections` under [limits], which is {} here",
+                self.limits.connections
+            ),
+            Reason::TlsOtherName | Reason::HttpOtherHost => {
+                "Let the program name the server that it connects to; connect to the other one by its own name".into()
+            }
+            Reason::TlsBroken | Reason::NotARequest => {
+                "Programs reach the proxy by the variables HTTP_PROXY and HTTPS_PROXY; check what was changed there"
+                    .into()
+            }
+            Reason::TlsUntrusted => {
+                "If its certificate is from an authority of your own, the operator names that in SSL_CERT_FILE where \
+                 sandbox-mcp is started"
+                    .into()
+            }
+            Reason::TlsNameHidden | Reason::HttpUpgrade => "Change that in the program".into(),
+            Reason::NoSuchName | Reason::Unreachable | Reason::Refused => "Check the name and the port".into(),
+            Reason::NamesUnanswered | Reason::BrokenOff => "Try again".into(),
+        }
+    }
+
+    /// The rule of the policy where the reason is one of its limits.
+    pub fn limit(&self, reason: Reason) -> Option<String> {
+        match reason {
+            Reason::TooManyConnections => Some(format!("limits.connections = {}", self.limits.connections)),
+            Reason::TransferUsedUp => self.limits.bytes.map(|most| format!("limits.transfer = {}", Bytes(most))),
+            _ => None,
+        }
+    }
+
+    fn not_allowed(&self, refused: &Refused<'_>, host: Option<Host>, port: Option<u16>, rules: &Rules) -> String {
+        let Some(host) = host else { return self.ask(refused.target) };
+        match &host {
+            Host::Name(name) if name.as_str() == THIS_MACHINE => return this_machine(port),
+            Host::Address(address) => match reach(*address) {
+                Reach::Public => {}
+                Reach::Loopback => return format!("{NEVER}: {}", this_machine(port)),
+                _ => return format!("{NEVER}: {WITHIN}"),
+            },
+            Host::Name(name) if name.as_str() == "localhost" => return format!("{NEVER}: {}", this_machine(port)),
+            Host::Name(name) if looks_private(name.as_str()) => return format!("{NEVER}: {WITHIN}"),
+            Host::Name(_) => {}
+        }
+        let ask = self.ask(refused.target);
+        if refused.rule == Some(NO_REGISTRIES) || refused.reason == Reason::NameDenied && denies_registry(&host, rules)
+        {
+            let new = match self.reader {
+                Reader::Person => "--policy yolo-3",
+                Reader::Model | Reader::Unheard => "a new sandbox with policy yolo-3",
+            };
+            return format!("Package registries are not part of this policy's network (yolo-2); {new} has them");
+        }
+        match other_ports(&host, rules) {
+            ports if ports.is_empty() => ask,
+            ports => format!("This host is reached on port {}. {ask}", ports.join(", ")),
+        }
+    }
+
+    fn ask(&self, target: &str) -> String {
+        match self.reader {
+            Reader::Model => format!(
+                "If you need it, ask with the tool `request_access` (kind network, target {target}) or the person you work \
+                 for; other ways lead to the same answer"
+            ),
+            Reader::Unheard => {
+                "Nobody is asked here. Bring what is needed with write_files, or create a sandbox with a \
+                                policy that reaches it"
+                    .into()
+            }
+            Reader::Person => {
+                "Choose another policy with --policy (yolo-4 reaches any public address; `sandbox-mcp doctor` \
+                               lists them), or name it in one of your own: docs/network.md"
+                    .into()
+            }
+        }
+    }
+}
+
+/// What to do in a sandbox that has no network at all.
+pub const WITHOUT_NETWORK: &str = "Bring what is needed with write_files. A sandbox without a network gets none later: create a \
+                                   new one with a policy that has one (yolo-2: web sites; yolo-3: package registries too)";
+
+/// Ends of names that are no public ones.
+const PRIVATE_ENDS: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp"];
+
+/// How sentences about what is not public begin.
+const NEVER: &str = "That is never granted by asking";
+const WITHIN: &str = "only a policy file of the operator can name it, with `within` of a network rule";
+
+fn this_machine(port: Option<u16>) -> String {
+    let port = port.map_or("PORT".to_owned(), |port| port.to_string());
+    format!(
+        "a port of this machine is reached as {THIS_MACHINE}:{port} where a policy file of the operator says `host_ports = \
+         [{port}]`"
+    )
+}
+
+/// The host and the port of what was wanted, as far as it was named.
+fn parts(target: &str) -> (Option<Host>, Option<u16>) {
+    match target.parse::<Target>() {
+        Ok(target) => (Some(target.host), Some(target.port)),
+        Err(_) => (target.parse().ok(), None),
+    }
+}
+
+/// Whether a name is one that only a private network has, as far as that can be told from it.
+pub fn looks_private(name: &str) -> bool {
+    let ends = |end: &&str| name.strip_suffix(*end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    !name.contains('.') || PRIVATE_ENDS.iter().any(ends)
+}
+
+fn denies_registry(host: &Host, rules: &Rules) -> bool {
+    let speaks = |pattern: &Pattern| pattern.matches(host);
+    rules.0.iter().any(|rule| rule.name == NO_REGISTRIES && rule.hosts.iter().any(speaks))
+}
+
+/// Where else this host is reached.
+fn other_ports(host: &Host, rules: &Rules) -> Vec<String> {
+    let mut ports = Vec::new();
+    for range in rules.0.iter().filter(|rule| rule.effect == Effect::Allow).flat_map(|rule| &rule.ports) {
+        let allowed = |port| matches!(rules.decide(&Target::tcp(host.clone(), port)), Decision::Allowed { .. });
+        let shown = match (*range.start(), *range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        if allowed(*range.start()) && !ports.contains(&shown) {
+            ports.push(shown);
+        }
+    }
+    ports.truncate(8);
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_core::policy::Network as Named;
+
+    fn advice(reader: Reader, network: Named, reason: Reason, target: &str, rule: Option<&str>) -> String {
+        let adviser = Adviser { reader, limits: Limits { connections: 2, bytes: Some(1 << 30), ..Limits::default() } };
+        adviser.advise(&Refused { reason, target, rule, secret: Some("k") }, &Rules::of_network(network, &[]))
+    }
+
+    #[test]
+    fn advice_is_what_can_work() {
+        use Named::{Web, WebAndRegistries};
+        let model = |reason, target| advice(Reader::Model, WebAndRegistries, reason, target, None);
+        for (told, has, has_not) in [
+            (model(Reason::NoRule, "example.com:8080"), "request_access", "--policy"),
+            (model(Reason::NoRule, "example.com:8080"), "port 80, 443", "host_ports"),
+            (advice(Reader::Person, Web, Reason::NoRule, "example.com:8080", None), "--policy", "request_access"),
+            (advice(Reader::Unheard, Web, Reason::NoRule, "example.com:8080", None), "Nobody", "request_access"),
+            (model(Reason::NoRule, "host.internal:5432"), "host_ports = [5432]", "request_access"),
+            (model(Reason::NameDenied, "host.internal"), "host_ports = [PORT]", "request_access"),
+            (model(Reason::NoRule, "localhost:5432"), "host.internal:5432", "request_access"),
+            (model(Reason::NoRule, "db.corp:5432"), "within", "request_access"),
+            (model(Reason::NoRule, "10.0.0.1:22"), "within", "request_access"),
+            (model(Reason::Loopback, "rebound.example:80"), "never granted by asking", "request_access"),
+            (model(Reason::LinkLocal, "169.254.169.254:80"), "`within`", "request_access"),
+            (model(Reason::SecretLeaving, "example.com:80"), "[secrets.k]", "request_access"),
+            (model(Reason::SecretInPlain, "example.com:80"), "plain_http", "request_access"),
+            (model(Reason::TransferUsedUp, "example.com:80"), "`transfer` under [limits], which is 1 GiB", "request"),
+            (model(Reason::TooManyConnections, "(not named)"), "`connections` under [limits], which is 2", "request"),
+            (
+                advice(Reader::Model, Web, Reason::DeniedByRule, "pypi.org:443", Some(NO_REGISTRIES)),
+                "yolo-3",
+                "--policy",
+            ),
+            (advice(Reader::Person, Web, Reason::NameDenied, "pypi.org", None), "--policy yolo-3", "request_access"),
+        ] {
+            assert!(told.contains(has) && !told.contains(has_not), "{told}");
+        }
+    }
+}
