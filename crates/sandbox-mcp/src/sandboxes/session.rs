@@ -4,7 +4,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -35,9 +35,6 @@ const SNAPSHOT_DEPTH: u32 = 64;
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// A sandbox that does not answer in this time is described without its answer.
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
-
-/// In the folder of one that was stopped for good.
-pub(super) const FROZEN: &str = "frozen";
 
 /// How long a sandbox that is not persistent lives without a server, at most.
 const LEASE: Duration = Duration::from_secs(60);
@@ -75,7 +72,7 @@ pub struct Session {
     /// Milliseconds since 1970.
     used: AtomicU64,
     ended: Mutex<Option<String>>,
-    frozen: AtomicBool,
+    frozen: OnceLock<String>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     pub(super) way_out: OnceLock<Arc<WayOut>>,
 }
@@ -103,7 +100,7 @@ impl Session {
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
-            frozen: AtomicBool::new(false),
+            frozen: OnceLock::new(),
             watcher: Mutex::new(None),
             way_out: OnceLock::new(),
         }
@@ -137,10 +134,8 @@ impl Session {
 
     /// Nothing is started in it any more, and it reaches nothing; also when another server looks after it.
     pub(super) fn freeze(&self, why: &str) {
-        self.frozen.store(true, Ordering::Relaxed);
-        let file = self.folder.join(FROZEN);
-        // A folder takes no descriptor, so it can be made where somebody has used them all up.
-        if let Err(error) = std::fs::write(&file, why).or_else(|_| std::fs::create_dir(&file)) {
+        let _ = self.frozen.set(why.to_owned());
+        if let Err(error) = folders::freeze(&self.folder, why) {
             tracing::warn!("that {} is frozen could not be written down: {error}", self.id());
         }
         if let Some(way_out) = self.way_out.get() {
@@ -148,9 +143,14 @@ impl Session {
         }
     }
 
+    /// Why it was stopped for good, if it was; also when another server did that.
+    pub fn frozen(&self) -> Option<String> {
+        self.frozen.get().cloned().or_else(|| folders::frozen(&self.folder))
+    }
+
     /// Whether it was stopped for good.
     pub(super) fn is_frozen(&self) -> bool {
-        self.frozen.load(Ordering::Relaxed) || self.folder.join(FROZEN).exists()
+        self.frozen().is_some()
     }
 
     pub(super) fn check_frozen(&self) -> Result<(), SandboxesError> {
@@ -265,11 +265,11 @@ impl Session {
     /// Whether it runs.
     pub fn state(&self) -> State {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match ended {
-            Some(why) => State::Ended { why },
-            None if self.is_frozen() => State::Frozen { why: self.frozen().unwrap_or_default() },
-            None if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
-            None => State::Unattended,
+        match (ended, self.frozen()) {
+            (Some(why), _) => State::Ended { why },
+            (None, Some(why)) => State::Frozen { why },
+            (None, None) if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
+            (None, None) => State::Unattended,
         }
     }
 
