@@ -81,13 +81,14 @@ def serve(stream, family):
 for family, address in ((socket.AF_UNIX, "\\0world-neighbour"), (socket.AF_INET, ("0.0.0.0", 5000)), (socket.AF_INET6, ("::", 5001))):
     stream = socket.socket(family); stream.bind(address); stream.listen()
     threading.Thread(target=serve, args=(stream, family)).start()
-socket.getaddrinfo("good.test", 80)
+open("/tmp/stand-in", "w").write(socket.getaddrinfo("good.test", 80, socket.AF_INET)[0][4][0])
 print("listening", flush=True)
 """
 REACH = """
-import socket
-tries = [(socket.AF_UNIX, "\\0world-neighbour")] + [(socket.AF_INET, (address, 5000)) for address in ("127.0.0.1", "198.19.0.1", "198.19.0.2", "127.0.0.2", "0.0.0.0", "198.18.0.1")]
-tries += [(socket.AF_INET6, (address, 5001)) for address in ("::1", "fd73:616e:6462:6f78:1::1", "::")] + [(socket.AF_INET, ("198.18.0.1", 80))]
+import socket, sys
+stand_in = sys.argv[1]
+tries = [(socket.AF_UNIX, "\\0world-neighbour")] + [(socket.AF_INET, (address, 5000)) for address in ("127.0.0.1", "198.19.0.1", "198.19.0.2", "127.0.0.2", "0.0.0.0", stand_in)]
+tries += [(socket.AF_INET6, (address, 5001)) for address in ("::1", "fd73:616e:6462:6f78:1::1", "::")] + [(socket.AF_INET, (stand_in, 80))]
 for family, address in tries:
     try:
         stream = socket.socket(family); stream.settimeout(2); stream.connect(address)
@@ -109,10 +110,12 @@ def neighbour(person):
             listening.start("python3 /workspace/listen.py")
             time.sleep(1)
             stage.arrived()
-            _, own = listening.run(f"cat >/tmp/reach.py <<'E'\n{REACH}\nE\npython3 /tmp/reach.py")
+            _, stand_in = listening.run("cat /tmp/stand-in")
+            reach = f"cat >/tmp/reach.py <<'E'\n{REACH}\nE\npython3 /tmp/reach.py {stand_in}"
+            _, own = listening.run(reach)
             assert own.count(places.REACHED) >= 5, f"it does not listen: {own}"
             assert seen(stage.arrived(), "/neighbour"), "its own stand-in leads nowhere"
-            _, text = reaching.run(f"cat >/tmp/reach.py <<'E'\n{REACH}\nE\npython3 /tmp/reach.py")
+            _, text = reaching.run(reach)
             # Who asks in HTTP is told why not.
             refused = text.replace("HTTP/1.1 403 Forbidden", "")
             assert places.REACHED not in refused and "HTTP" not in refused, text

@@ -89,7 +89,7 @@ mod tests {
         let (asked, reply) = ask("A.example.com.", RecordType::A);
         assert_eq!(asked, Asked::Known("a.example.com".parse().expect("a name")));
         assert_eq!(reply.answers.len(), 1);
-        assert_eq!(reply.answers[0].data, RData::A(rdata::A([198, 18, 0, 1].into())));
+        assert!(matches!(&reply.answers[0].data, RData::A(address) if address.octets().starts_with(&[198, 18])));
         let (_, reply) = ask("a.example.com.", RecordType::AAAA);
         assert_eq!(reply.answers.len(), 1);
         for kind in [RecordType::TXT, RecordType::HTTPS, RecordType::SVCB, RecordType::MX, RecordType::ANY] {

@@ -22,12 +22,16 @@ use crate::{
     translator::Translator,
 };
 
+/// Room for each direction of a socket, where there are many.
+const BOUNDED: usize = 128 << 10;
+
 /// The way out of one sandbox.
 pub struct Engine {
     rules: watch::Sender<Arc<Rules>>,
     resolver: Resolver,
     stand_ins: Mutex<StandIns>,
     share: Arc<Share>,
+    dialled: Arc<Share>,
     pub(crate) meter: Meter,
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
@@ -107,6 +111,7 @@ impl Engine {
             resolver,
             stand_ins: Mutex::default(),
             share: places.share(limits.connections),
+            dialled: places.dialled(),
             meter: Meter::new(&limits),
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder, on_refusal),
@@ -132,6 +137,15 @@ impl Engine {
     /// or all sandboxes together.
     pub(crate) fn place(&self) -> Option<Place> {
         self.share.take()
+    }
+
+    /// Small buffers for what a program does not take, if the sandbox has many connections already.
+    pub(crate) fn bound(&self, socket: &TcpStream) {
+        use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+        if self.share.is_crowded() {
+            let _ = set_socket_recv_buffer_size(socket, BOUNDED);
+            let _ = set_socket_send_buffer_size(socket, BOUNDED);
+        }
     }
 
     /// Other rules from now on. What they do not allow any longer is ended.
@@ -231,8 +245,11 @@ impl Engine {
         if self.meter.is_used_up() {
             return Err(refuse(Reason::TransferUsedUp));
         }
+        let dialling = self.dialled.wait().await;
         let addresses = self.admitted(&target.host, &scope).await.map_err(refuse)?;
         let (stream, address) = dial(&addresses, target.port).await.map_err(refuse)?;
+        drop(dialling);
+        self.bound(&stream);
         let _ = stream.set_nodelay(true);
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
         Ok((stream, address, rule))

@@ -46,9 +46,13 @@ pub enum FirstLine {
 /// Reads the first bytes that a program sends. Only what begins like a word of text is waited for.
 ///
 /// What some server would take for a request must be one here too, or its host is not looked at. So as little as possible
-/// makes it something else: no word first, a line without a version. What was told stays so.
+/// makes it something else: no word first, a line without a version and without what looks like an address after a word in
+/// capitals. What was told stays so.
 pub fn first_line(bytes: &[u8]) -> FirstLine {
     let bytes = &bytes[..bytes.len().min(LONGEST_LINE)];
+    if bytes.starts_with(PROXY_IN_BYTES) {
+        return FirstLine::Http;
+    }
     let rest = bytes.iter().position(|byte| !is_blank(byte)).map_or(&[][..], |start| &bytes[start..]);
     let word = rest.iter().position(|byte| !in_word(byte)).unwrap_or(rest.len());
     let (word, after) = rest.split_at(word);
@@ -61,13 +65,54 @@ pub fn first_line(bytes: &[u8]) -> FirstLine {
     let ends = |byte: &u8| *byte == b'\n' || (!letters && byte.is_ascii_control() && !b"\t\r".contains(byte));
     let end = after.iter().position(ends);
     let line = &after[..end.unwrap_or(after.len())];
-    match line.windows(5).any(|window| window.eq_ignore_ascii_case(b"HTTP/")) {
+    match says_version(line) || is_method(word) && says_address(line) || word == b"PROXY" && says_client(line) {
         true => FirstLine::Http,
         false if end.is_some() => FirstLine::Other,
         // Some servers read on for as long as it takes.
         false if bytes.len() == LONGEST_LINE => FirstLine::Http,
         false => FirstLine::Incomplete,
     }
+}
+
+/// The same where the far end has spoken first, which is no server for HTTP/1: what begins like HTTP/2, or something else.
+pub fn first_line_of_answer(bytes: &[u8]) -> FirstLine {
+    match HTTP2.iter().zip(bytes).all(|(expected, found)| expected == found) {
+        true if bytes.len() >= HTTP2.len() => FirstLine::Http,
+        true => FirstLine::Incomplete,
+        false => FirstLine::Other,
+    }
+}
+
+/// How HTTP/2 begins.
+const HTTP2: &[u8] = b"PRI * HTTP/2";
+/// What a proxy says of whom it speaks for, before the request, in its second version.
+const PROXY_IN_BYTES: &[u8] = b"\r\n\r\n\0";
+
+/// Whether some server would take the end of such a line for a version. Node takes all of these.
+fn says_version(line: &[u8]) -> bool {
+    let says = |version: &[u8]| line.windows(version.len()).any(|window| window.eq_ignore_ascii_case(version));
+    says(b"HTTP/") || says(b"RTSP/") || says(b"ICE/")
+}
+
+/// Requests have a method in capitals, and lines that are none seldom begin so.
+fn is_method(word: &[u8]) -> bool {
+    word.iter().all(|byte| byte.is_ascii_uppercase() || b"-_".contains(byte))
+}
+
+/// Whether a path or an address comes next, so that it can be a request without a version.
+fn says_address(after: &[u8]) -> bool {
+    let next = next_word(after);
+    next.starts_with(b"/") || next.starts_with(b"*") || next.windows(3).any(|window| window == b"://")
+}
+
+/// Whether a proxy says for whom it speaks, before the request, in its first version.
+fn says_client(after: &[u8]) -> bool {
+    let next = next_word(after);
+    [&b"TCP"[..], b"UNKNOWN"].iter().any(|family| next.starts_with(family))
+}
+
+fn next_word(after: &[u8]) -> &[u8] {
+    after.split(is_blank).find(|word| !word.is_empty()).unwrap_or_default()
 }
 
 /// What some server takes for a blank, in ASCII or in Latin-1 (Python's do).
@@ -91,7 +136,8 @@ impl Engine {
     ) -> Carried {
         let server = TokioIo::new(Counted::new(server, counts));
         let mut builder = hyper::client::conn::http1::Builder::new();
-        let handshake = builder.preserve_header_case(true).handshake::<_, Outgoing>(server).await;
+        builder.max_buf_size(LONGEST_HEAD).preserve_header_case(true);
+        let handshake = builder.handshake::<_, Outgoing>(server).await;
         let Ok((sender, connection)) = handshake else { return Carried::BrokenOff };
         let sender = tokio::sync::Mutex::new(sender);
         let denied = Mutex::new(None);
@@ -160,6 +206,11 @@ impl Engine {
         if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
             return Err(Reason::HttpUpgrade);
         }
+        // Two who read the same do not always agree on where anything else ends.
+        let mut codings = request.headers().get_all(header::TRANSFER_ENCODING).iter();
+        if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+            return Err(Reason::NotARequest);
+        }
         let line = request.uri().authority().map(|authority| authority.as_str().to_owned());
         let mut said = request.headers().get_all(header::HOST).iter().map(|value| value.to_str().map(str::to_owned));
         let said = match (said.next(), said.next()) {
@@ -218,18 +269,28 @@ mod tests {
                     "\u{b}\u{c}\u{1c}\u{1f}GET / HTTP/1.1\r\n",
                     "GET\u{1f}/\u{1c}HTTP/1.1\r\n",
                     "GET /\0 HTTP/1.1",
+                    "GET /",
+                    "GET /\u{1}",
+                    "GET /\r\nHost: other\r\n",
+                    "GET http://other/\r\n",
+                    "OPTIONS *\r\n",
+                    "SOURCE x ICE/1.1\r\n",
+                    "get x RTSP/1.0\r\n",
+                    "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
+                    "\r\n\r\n\0\r\nQUIT\n",
                 ],
             ),
             (
                 FirstLine::Incomplete,
-                &["", "\r\n", "G", "GET", "GET /", "NICK x", "SSH-2.0-x", "1 LOGIN", "GET /\u{1}", "GET /\0"],
+                &["", "\r\n", "G", "GET", "GET ", "NICK x", "PROXY T", "SSH-2.0-x", "1 LOGIN", "get /", "\r\n\r\n"],
             ),
             (
                 FirstLine::Other,
                 &[
                     "SSH-2.0-x\r\n",
                     "NICK x\r\n",
-                    "GET /\r\n",
+                    "get /\r\n",
+                    "MAIL FROM:<a@b>\r\n",
                     "*1\r\n",
                     "<stream>",
                     "\0",
@@ -252,11 +313,24 @@ mod tests {
     #[test]
     fn a_request_is_not_hidden_behind_what_is_too_long_to_read() {
         for begin in
-            [&[b'\n'; LONGEST_LINE][..], &[b'a'; LONGEST_LINE], &[b"GET /", &[b'a'; LONGEST_LINE][..]].concat()]
+            [&[b'\n'; LONGEST_LINE][..], &[b'a'; LONGEST_LINE], &[b"GET a", &[b'a'; LONGEST_LINE][..]].concat()]
         {
             assert_eq!(first_line(begin), FirstLine::Http);
             assert_eq!(first_line(&[begin, b"\r\n"].concat()), FirstLine::Http);
             assert_eq!(first_line(&begin[..LONGEST_LINE - 1]), FirstLine::Incomplete);
+        }
+    }
+
+    #[test]
+    fn who_is_spoken_to_first_may_not_begin_http_2() {
+        for (line, expected) in [
+            ("", FirstLine::Incomplete),
+            ("PRI *", FirstLine::Incomplete),
+            ("PRI * HTTP/2.0\r\n", FirstLine::Http),
+            ("PASS x\r\n", FirstLine::Other),
+            ("SSH-2.0-x\r\n", FirstLine::Other),
+        ] {
+            assert_eq!(first_line_of_answer(line.as_bytes()), expected, "{line:?}");
         }
     }
 

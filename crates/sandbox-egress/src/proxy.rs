@@ -44,6 +44,7 @@ impl Engine {
             let _ = stream.set_zero_linger();
             return;
         };
+        self.bound(&stream);
         let mut first = [0; 1];
         match tokio::time::timeout(PATIENCE, stream.peek(&mut first)).await {
             Ok(Ok(1)) if first[0] == socks::VERSION => self.serve_socks(stream, place).await,
@@ -279,7 +280,8 @@ async fn forward(
         request.headers_mut().insert(header::HOST, host);
     }
     let mut builder = hyper::client::conn::http1::Builder::new();
-    let (mut sender, connection) = builder.preserve_header_case(true).handshake(TokioIo::new(stream)).await?;
+    builder.max_buf_size(BETWEEN).preserve_header_case(true);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let mut response = sender.send_request(request).await?;
     strip(response.headers_mut());

@@ -18,11 +18,26 @@ const FIRST_V6: u128 = 0xfd73_616e_6462_6f78 << 64;
 /// Names that one sandbox may ask for; more than any program does by itself.
 const MOST: usize = 16_384;
 
+/// The last that can be the first: in the second half of the block a sandbox has addresses of its own.
+const ROOM: u32 = (1 << 16) - MOST as u32 - 2;
+
 /// The names that one sandbox has asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StandIns {
     numbers: HashMap<Name, u32>,
     names: Vec<Name>,
+    /// The number of the first name. It is another one each time, because a program may remember an address for longer than
+    /// we remember the name: it is to lead nowhere then, and not to somebody else.
+    first: u32,
+}
+
+impl Default for StandIns {
+    fn default() -> Self {
+        let mut random = [0; 4];
+        // Without any chance to be had all begin with the same.
+        let _ = getrandom::fill(&mut random);
+        Self { numbers: HashMap::new(), names: Vec::new(), first: 1 + u32::from_ne_bytes(random) % ROOM }
+    }
 }
 
 impl StandIns {
@@ -33,7 +48,7 @@ impl StandIns {
             None if self.names.len() >= MOST => return None,
             None => {
                 self.names.push(name.clone());
-                let number = self.names.len() as u32;
+                let number = self.first + self.names.len() as u32 - 1;
                 self.numbers.insert(name.clone(), number);
                 number
             }
@@ -47,7 +62,7 @@ impl StandIns {
             IpAddr::V4(address) => u128::from(address.to_bits().checked_sub(FIRST_V4)?),
             IpAddr::V6(address) => address.to_bits().checked_sub(FIRST_V6)?,
         };
-        self.names.get(usize::try_from(number.checked_sub(1)?).ok()?)
+        self.names.get(usize::try_from(number.checked_sub(self.first.into())?).ok()?)
     }
 }
 
@@ -68,7 +83,8 @@ mod tests {
             assert_ne!(crate::reach(short.into()), crate::Reach::Public);
             assert_ne!(crate::reach(long.into()), crate::Reach::Public);
         }
-        for unknown in ["198.18.0.0", "198.18.200.1", "8.8.8.8", "0.0.0.0", "::1", "fd73:616e:6462:6f78::", "ffff::"] {
+        for unknown in ["198.18.0.0", "198.18.255.255", "8.8.8.8", "0.0.0.0", "::1", "fd73:616e:6462:6f78::", "ffff::"]
+        {
             assert_eq!(known.name(unknown.parse().expect(unknown)), None, "{unknown}");
         }
     }
@@ -80,6 +96,10 @@ mod tests {
             assert!(known.addresses(&format!("n{number}").parse().expect("a name")).is_some());
         }
         assert_eq!(known.addresses(&"one-more".parse().expect("a name")), None);
+        let highest = StandIns { first: ROOM, ..known };
+        let last = Ipv4Addr::from_bits(FIRST_V4 + highest.first + MOST as u32 - 1);
+        assert!(highest.name(last.into()).is_some() && last < Ipv4Addr::new(198, 19, 0, 0), "{last}");
+        let mut known = StandIns { numbers: highest.numbers, names: highest.names, first: 1 };
         assert!(known.addresses(&"n7".parse().expect("a name")).is_some());
     }
 }

@@ -43,6 +43,7 @@ impl Engine {
         let Ok(wanted) = original_destination(&stream) else { return stream.reset() };
         let Some(_place) = self.place_for(wanted) else { return stream.reset() };
         let _ = stream.set_nodelay(true);
+        self.bound(&stream);
         self.serve_connection(stream, wanted).await;
     }
 

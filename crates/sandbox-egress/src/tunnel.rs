@@ -23,7 +23,7 @@ use crate::{
     engine::{Engine, Opened},
     flow::{End, copy},
     metered::Metered,
-    plain_http::{FirstLine, first_line},
+    plain_http::{FirstLine, first_line, first_line_of_answer},
     secrets::{Alarm, Over, Passage},
 };
 
@@ -201,8 +201,10 @@ impl Engine {
     ) -> Result<(), Stop> {
         let (mut over, mut reader) = (false, client_hello::Reader::default());
         let beginning = loop {
-            // Who is spoken to first speaks no HTTP.
-            let line = if received.load(Ordering::Relaxed) == 0 { first_line(first) } else { FirstLine::Other };
+            let line = match received.load(Ordering::Relaxed) {
+                0 => first_line(first),
+                _ => first_line_of_answer(first),
+            };
             match reader.read(first) {
                 Beginning::Incomplete if !over => {}
                 Beginning::Other if line == FirstLine::Incomplete && !over => {}

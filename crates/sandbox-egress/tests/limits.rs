@@ -112,3 +112,32 @@ async fn a_sandbox_that_takes_all_places_leaves_some_for_others() {
     let more = [greedy.tunnel(port).await, other.tunnel(port).await];
     drop((tunnels, more));
 }
+
+#[tokio::test]
+async fn names_that_nobody_answers_for_take_few_descriptors_and_delay_no_other_sandbox() {
+    let places = Places::new(2000);
+    let silent = Way::among(Limits::default(), places.clone()).await;
+    let other = Way::among(Limits::default(), places).await;
+    let before = descriptors();
+    let mut asked = Vec::new();
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(silent.proxy).await.unwrap();
+        let request = format!("CONNECT n{number}.example:80 HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        asked.push(stream);
+    }
+    // All of them are waiting for something.
+    silent.silence.recv(&mut [0; 512]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Both ends of each are in this process; of one sandbox 64 are dialled at once.
+    let taken = descriptors() - before;
+    assert!(taken < 2 * 200 + 5 * 64 + 20, "{taken} descriptors");
+    let start = Instant::now();
+    let mut tunnel = other.tunnel(source(1).await).await;
+    assert_eq!(tunnel.read(&mut [0; 9]).await.unwrap(), 1);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}

@@ -239,6 +239,13 @@ async fn plain_http_in_a_tunnel_is_only_for_the_server_that_was_allowed() {
         "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
         "CONNECT b.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: user@a.example\r\n\r\n",
+        "GET / RTSP/1.1\r\nHost: b.example\r\n\r\n",
+        "SOURCE / ICE/1.1\r\nHost: b.example\r\n\r\n",
+        "GET /\r\nHost: b.example\r\n\r\n",
+        "GET http://b.example/\r\n\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\nHost: b.example\r\n\r\n",
+        "\r\n\r\n\0\r\nQUIT\n\x20\0\0\0GET / HTTP/1.1\r\nHost: b.example\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
         let answer = world.connect("a.example", request.as_bytes()).await;
         let refused = answer.split("\r\n\r\n").nth(1).unwrap_or_default();

@@ -198,7 +198,8 @@ pub fn watched(descriptor: OwnedFd, interest: tokio::io::Interest) -> io::Result
 /// When something comes for this thread, it does not take the processor from whoever has it. It has more to do at once
 /// then, and less to do for each byte that it carries.
 pub fn interrupt_nobody() {
-    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: it holds numbers only, and some systems have more of them; with zeros it is the usual priority.
+    let ordinary: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the structure outlives the call. Everybody may do this; and if not, all goes on as before.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const ordinary) };
 }

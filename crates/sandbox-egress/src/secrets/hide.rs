@@ -55,5 +55,7 @@ pub(super) fn in_head<B>(hidden: &Hidden, response: &mut Response<B>) {
 
 /// Whether a body can be looked into.
 pub(super) fn is_readable(headers: &HeaderMap) -> bool {
-    headers.get_all(header::CONTENT_ENCODING).iter().all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    let only =
+        |name, plain: &[u8]| headers.get_all(name).iter().all(|coding| coding.as_bytes().eq_ignore_ascii_case(plain));
+    only(header::CONTENT_ENCODING, b"identity") && only(header::TRANSFER_ENCODING, b"chunked")
 }

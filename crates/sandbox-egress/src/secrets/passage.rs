@@ -71,6 +71,7 @@ impl Passage {
     /// Looks for placeholders that may not be in a request's head, whoever it is for.
     pub(crate) fn look(&self, request: &Request<Incoming>) -> Result<(), Stopped> {
         let Some(mut watch) = self.watch() else { return Ok(()) };
+        watch.look_once(request.method().as_str().as_bytes())?;
         watch.look_once(request.uri().to_string().as_bytes())?;
         for (name, value) in request.headers() {
             watch.look_once(name.as_str().as_bytes())?;

@@ -74,8 +74,9 @@ impl<'a> Put<'a> {
         {
             parts.headers.insert(name, value);
         }
-        // What comes back must be readable.
+        // What comes back must be readable, and whole: a value is not seen in pieces.
         parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        [header::TE, header::RANGE, header::IF_RANGE].into_iter().for_each(|name| drop(parts.headers.remove(name)));
         // Whoever waits for it hears it from us.
         parts.headers.remove(header::EXPECT);
         let body = self.put_in_body(&mut parts.headers, body, watch).await?;

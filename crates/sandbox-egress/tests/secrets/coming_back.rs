@@ -26,6 +26,16 @@ async fn a_value_that_is_echoed_is_hidden_also_when_it_comes_in_two_pieces() {
 }
 
 #[tokio::test]
+async fn a_program_cannot_ask_for_it_in_pieces_or_compressed() {
+    let scene = Scene::new(vec![secret("key", "a.example")]).await;
+    let more = "TE: gzip\r\nRange: bytes=0-9\r\nIf-Range: x\r\nAccept-Encoding: gzip\r\nConnection: close";
+    scene.ask("a.example", &request("/", &scene).replace("Connection: close", more)).await;
+    let seen = scene.far.seen().to_ascii_lowercase();
+    assert!(seen.contains("accept-encoding: identity") && !seen.contains("gzip"), "{seen}");
+    assert!(!seen.contains("range"), "{seen}");
+}
+
+#[tokio::test]
 async fn a_redirect_carries_no_secret() {
     let scene = Scene::new(vec![secret("key", "a.example")]).await;
     let answer = scene.ask("a.example", &request("/redirect", &scene)).await;

@@ -75,6 +75,15 @@ async fn in_plain_http_it_is_found_in_the_address_headers_and_body() {
 }
 
 #[tokio::test]
+async fn in_plain_http_it_is_found_in_the_method() {
+    let scene = scene().await;
+    let request = format!("{} / HTTP/1.1\r\nHost: b.example\r\n\r\n", scene.placeholder("key"));
+    let answer = scene.ask_plainly("b.example", request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("secret_leaving"), "{answer}");
+    scene.stopped(&request).await;
+}
+
+#[tokio::test]
 async fn in_a_body_it_is_found_across_pieces() {
     let scene = scene().await;
     for form in scene.forms() {

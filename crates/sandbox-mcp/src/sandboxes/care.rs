@@ -9,7 +9,7 @@ use sandbox_egress::Leak;
 use sandbox_executor::protocol::Target;
 use tokio::sync::watch;
 
-use super::{Inner, Sandboxes, SandboxesError, Session, What, folders, session::FROZEN};
+use super::{Inner, Sandboxes, SandboxesError, Session, What, folders};
 
 /// Between the end of a sandbox that another server removes, and the end of its folder.
 const REMOVAL: Duration = Duration::from_millis(300);
@@ -53,11 +53,6 @@ pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: &watch::Sender<Op
 }
 
 impl Session {
-    /// Why it was stopped for good, if it was; also when another server did that.
-    pub fn frozen(&self) -> Option<String> {
-        std::fs::read_to_string(self.folder().join(FROZEN)).ok()
-    }
-
     /// Returns when it is stopped for good: what runs in it will never end by itself.
     pub async fn until_frozen(&self) -> String {
         loop {

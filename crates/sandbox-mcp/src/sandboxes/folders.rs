@@ -4,7 +4,7 @@
 //! by any server; the lock itself is held by the one that looks after it.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -13,6 +13,8 @@ use std::{
 use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use sandbox_core::{Facts, SessionId};
 
+/// In the folder of one that was stopped for good.
+const FROZEN: &str = "frozen";
 /// No facts are longer than this.
 const MAX_FACTS: u64 = 1 << 20;
 
@@ -71,6 +73,21 @@ pub fn mark_used(folder: &Path) {
     let times = Timestamps { last_access: same, last_modification: now };
     // If the folder is gone, the next request finds out and says so.
     let _ = rustix::fs::utimensat(CWD, folder.join("lock"), &times, AtFlags::SYMLINK_NOFOLLOW);
+}
+
+/// Notes for all servers that the sandbox was stopped for good, and why.
+pub fn freeze(folder: &Path, why: &str) -> io::Result<()> {
+    let file = folder.join(FROZEN);
+    // A folder takes no descriptor, so it can be made where somebody has used them all up.
+    fs::write(&file, why).or_else(|_| fs::create_dir(&file))
+}
+
+/// Why the sandbox was stopped for good, if it was.
+pub fn frozen(folder: &Path) -> Option<String> {
+    let file = folder.join(FROZEN);
+    let why =
+        || fs::read_to_string(&file).unwrap_or_else(|_| "it sent the placeholder of a secret elsewhere".to_owned());
+    file.exists().then(why)
 }
 
 /// Whether some server looks after the sandbox.

@@ -195,7 +195,7 @@ impl Sandboxes {
             Some(session) => Some(session.summary()),
             None => {
                 let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
-                let frozen = std::fs::read_to_string(folder.join(session::FROZEN)).ok();
+                let frozen = folders::frozen(&folder);
                 let state = match folders::is_attended(&folder) {
                     true => frozen.map_or(State::Running, |why| State::Frozen { why }),
                     false => match (inner.attach)(&folder) {

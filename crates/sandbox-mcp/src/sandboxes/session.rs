@@ -36,9 +36,6 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// A sandbox that does not answer in this time is described without its answer.
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// In the folder of one that was stopped for good.
-pub(super) const FROZEN: &str = "frozen";
-
 /// How long a sandbox that is not persistent lives without a server, at most.
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -75,6 +72,7 @@ pub struct Session {
     /// Milliseconds since 1970.
     used: AtomicU64,
     ended: Mutex<Option<String>>,
+    frozen: OnceLock<String>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     pub(super) way_out: OnceLock<Arc<WayOut>>,
 }
@@ -102,6 +100,7 @@ impl Session {
             connecting: tokio::sync::Mutex::new(()),
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
+            frozen: OnceLock::new(),
             watcher: Mutex::new(None),
             way_out: OnceLock::new(),
         }
@@ -135,7 +134,8 @@ impl Session {
 
     /// Nothing is started in it any more, and it reaches nothing; also when another server looks after it.
     pub(super) fn freeze(&self, why: &str) {
-        if let Err(error) = std::fs::write(self.folder.join(FROZEN), why) {
+        let _ = self.frozen.set(why.to_owned());
+        if let Err(error) = folders::freeze(&self.folder, why) {
             tracing::warn!("that {} is frozen could not be written down: {error}", self.id());
         }
         if let Some(way_out) = self.way_out.get() {
@@ -143,9 +143,14 @@ impl Session {
         }
     }
 
+    /// Why it was stopped for good, if it was; also when another server did that.
+    pub fn frozen(&self) -> Option<String> {
+        self.frozen.get().cloned().or_else(|| folders::frozen(&self.folder))
+    }
+
     /// Whether it was stopped for good.
     pub(super) fn is_frozen(&self) -> bool {
-        self.folder.join(FROZEN).exists()
+        self.frozen().is_some()
     }
 
     pub(super) fn check_frozen(&self) -> Result<(), SandboxesError> {
@@ -260,11 +265,11 @@ impl Session {
     /// Whether it runs.
     pub fn state(&self) -> State {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match ended {
-            Some(why) => State::Ended { why },
-            None if self.is_frozen() => State::Frozen { why: self.frozen().unwrap_or_default() },
-            None if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
-            None => State::Unattended,
+        match (ended, self.frozen()) {
+            (Some(why), _) => State::Ended { why },
+            (None, Some(why)) => State::Frozen { why },
+            (None, None) if self.care == Care::Ours || folders::is_attended(&self.folder) => State::Running,
+            (None, None) => State::Unattended,
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicIsize, AtomicU64, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     time::Duration,
@@ -20,10 +20,13 @@ use rusqlite::{Connection, OpenFlags, params};
 use sandbox_core::{SessionId, UserId};
 use serde::Serialize;
 
-use super::{Event, SandboxesError};
+use super::{Event, SandboxesError, What};
 
 /// Entries that wait for the disk; more than that are dropped rather than waited for.
 const BACKLOG: usize = 4096;
+/// Connections are dropped when so many entries wait: a sandbox can make as many as it likes, and what else happens is to
+/// be on record all the same.
+const CROWD: isize = 2048;
 /// Where events and tasks are kept. Clones share one writer.
 #[derive(Clone)]
 pub struct History(Arc<Shared>);
@@ -31,7 +34,15 @@ pub struct History(Arc<Shared>);
 struct Shared {
     file: PathBuf,
     writer: Mutex<Option<SyncSender<Entry>>>,
+    /// Entries that the writer has not taken yet, or a few more or less.
+    waiting: Arc<AtomicIsize>,
     dropped: AtomicU64,
+}
+
+impl Shared {
+    fn new(file: PathBuf) -> Self {
+        Self { file, writer: Mutex::new(None), waiting: Arc::default(), dropped: AtomicU64::new(0) }
+    }
 }
 
 /// A task and how it went.
@@ -89,8 +100,7 @@ enum Entry {
 impl History {
     /// The history in this state folder. Nothing is opened yet.
     pub fn new(state: &Path) -> Self {
-        let file = state.join("history.db");
-        Self(Arc::new(Shared { file, writer: Mutex::new(None), dropped: AtomicU64::new(0) }))
+        Self(Arc::new(Shared::new(state.join("history.db"))))
     }
 
     /// Keeps an event. Returns at once.
@@ -139,15 +149,22 @@ impl History {
         let mut writer = self.0.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sender = writer.get_or_insert_with(|| {
             let (sender, receiver) = sync_channel(BACKLOG);
-            let file = self.0.file.clone();
-            let started =
-                std::thread::Builder::new().name("history".into()).spawn(move || write::run(&file, &receiver));
+            let (file, waiting) = (self.0.file.clone(), Arc::clone(&self.0.waiting));
+            let write = move || write::run(&file, &receiver, &waiting);
+            let started = std::thread::Builder::new().name("history".into()).spawn(write);
             if let Err(error) = started {
                 tracing::warn!("no history is kept: {error}");
             }
             sender
         });
-        if sender.try_send(entry).is_err() && self.0.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+        // Connections leave room for what matters more.
+        let is_connection = matches!(&entry, Entry::Event(event) if matches!(event.what, What::Connection { .. }));
+        let crowded = is_connection && self.0.waiting.load(Ordering::Relaxed) >= CROWD;
+        let sent = !crowded && sender.try_send(entry).is_ok();
+        if sent {
+            self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        if !sent && self.0.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!("the disk is too slow for the history: some events are not kept");
         }
     }

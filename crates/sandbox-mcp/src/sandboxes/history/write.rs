@@ -2,7 +2,10 @@
 
 use std::{
     path::Path,
-    sync::mpsc::Receiver,
+    sync::{
+        atomic::{AtomicIsize, Ordering},
+        mpsc::Receiver,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -34,7 +37,7 @@ const SCHEMA: &str = "
         agent TEXT NOT NULL, task TEXT NOT NULL, status TEXT NOT NULL, seconds REAL NOT NULL, error TEXT);";
 
 /// The background thread. A history that cannot be written is missed, but stops nobody.
-pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
+pub(super) fn run(file: &Path, entries: &Receiver<Entry>, waiting: &AtomicIsize) {
     let mut database = match open_for_writing(file) {
         Ok(database) => Some(database),
         Err(error) => {
@@ -50,6 +53,7 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>) {
         let mut flushes = Vec::new();
         let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(LARGEST);
         let batch: Vec<Entry> = batch.collect();
+        waiting.fetch_sub(batch.len() as isize, Ordering::Relaxed);
         if let Some(database) = &mut database
             && let Err(error) = write(database, &batch)
         {
@@ -82,18 +86,18 @@ fn open_for_writing(file: &Path) -> rusqlite::Result<Connection> {
     Ok(database)
 }
 
-/// Removes what is old; of connections first those of who has made most.
+/// Removes what is old: of connections all but the last of each sandbox, and of all else what there is too much of. Whoever
+/// makes many connections removes nothing but connections by that.
 fn prune(database: &Connection) -> rusqlite::Result<()> {
     let sql = format!(
-        "DELETE FROM events WHERE kind = 'connection' AND id <= (
-             SELECT id FROM events AS later WHERE later.session = events.session AND later.kind = 'connection'
-             ORDER BY id DESC LIMIT 1 OFFSET {CONNECTIONS})
-         AND session IN (SELECT session FROM events WHERE kind = 'connection' GROUP BY session HAVING count(*) > {CONNECTIONS})"
+        "DELETE FROM events WHERE id IN (SELECT id FROM (
+             SELECT id, row_number() OVER (PARTITION BY session ORDER BY id DESC) AS place
+             FROM events WHERE kind = 'connection') WHERE place > {CONNECTIONS})"
     );
     database.execute(&sql, [])?;
-    for table in ["events", "tasks"] {
-        let sql = format!("DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {KEPT}");
-        database.execute(&sql, [])?;
+    for (table, some) in [("events", "kind = 'connection'"), ("events", "kind <> 'connection'"), ("tasks", "TRUE")] {
+        let oldest = format!("SELECT id FROM {table} WHERE {some} ORDER BY id DESC LIMIT 1 OFFSET {KEPT}");
+        database.execute(&format!("DELETE FROM {table} WHERE {some} AND id <= ({oldest})"), [])?;
     }
     Ok(())
 }
@@ -136,4 +140,34 @@ fn write(database: &mut Connection, batch: &[Entry]) -> rusqlite::Result<()> {
         }
     }
     transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn whoever_makes_many_connections_removes_only_own_connections_and_nobody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = open_for_writing(&folder.path().join("history.db")).unwrap();
+        let transaction = database.transaction().unwrap();
+        {
+            let insert = "INSERT INTO events (at, session, owner, kind, event) VALUES (0, ?1, 'local', ?2, '{}')";
+            let mut insert = transaction.prepare(insert).unwrap();
+            insert.execute(params!["quiet", "created"]).unwrap();
+            insert.execute(params!["quiet", "connection"]).unwrap();
+            for _ in 0..KEPT + 3000 {
+                insert.execute(params!["loud", "connection"]).unwrap();
+            }
+        }
+        transaction.commit().unwrap();
+        let began = Instant::now();
+        prune(&database).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        let count = |session: &str| -> u32 {
+            database.query_row("SELECT count(*) FROM events WHERE session = ?1", [session], |row| row.get(0)).unwrap()
+        };
+        assert_eq!((count("quiet"), count("loud")), (2, CONNECTIONS));
+    }
 }
