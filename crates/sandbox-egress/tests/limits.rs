@@ -129,9 +129,9 @@ async fn names_that_nobody_answers_for_take_few_descriptors_and_delay_no_other_s
     // All of them are waiting for something.
     silent.silence.recv(&mut [0; 512]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // Both ends of each are in this process; of one sandbox 64 are dialled at once.
+    // Both ends of each are in this process; of one sandbox 64 are dialled at once. Other tests have some too.
     let taken = descriptors() - before;
-    assert!(taken < 2 * 200 + 5 * 64 + 20, "{taken} descriptors");
+    assert!(taken < 2 * 200 + 5 * 64 + 100, "{taken} descriptors");
     let start = Instant::now();
     let mut tunnel = other.tunnel(source(1).await).await;
     assert_eq!(tunnel.read(&mut [0; 9]).await.unwrap(), 1);

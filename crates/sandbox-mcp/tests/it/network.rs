@@ -503,7 +503,8 @@ async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wa
     let began = std::time::Instant::now();
     let ran = client.ok("run_command", json!({"session_id": session, "command": leaking, "wait_seconds": 8})).await;
     assert!(began.elapsed().as_secs() < 5, "it was waited for");
-    assert_eq!((&ran["status"], &ran["stdout"]), (&json!("frozen"), &json!("before\n")), "{ran}");
+    assert_eq!(ran["status"], "frozen", "{ran}");
+    assert!(ran["stdout"].as_str().unwrap().starts_with("before\n"), "{ran}");
     let words = format!("it sent the placeholder of the secret `token` to host.internal:{other}");
     assert!(ran["notes"].to_string().contains(&words), "{ran}");
     client.history(&session, "frozen", 1).await;
