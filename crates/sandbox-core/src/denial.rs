@@ -21,6 +21,9 @@ pub struct Denial {
     pub message: String,
     /// What to do to get it, or instead of it.
     pub how_to_ask: String,
+    /// Of a connection, what became of it, as the history has it.
+    #[serde(default)]
+    pub verdict: Option<String>,
 }
 
 impl Denial {
@@ -33,7 +36,7 @@ impl Denial {
 /// With its kind, which the reason decides.
 impl Serialize for Denial {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Denial", 7)?;
+        let mut fields = serializer.serialize_struct("Denial", 7 + usize::from(self.verdict.is_some()))?;
         fields.serialize_field("kind", &self.kind())?;
         fields.serialize_field("reason", &self.reason)?;
         fields.serialize_field("target", &self.target)?;
@@ -41,6 +44,9 @@ impl Serialize for Denial {
         fields.serialize_field("level", &self.level)?;
         fields.serialize_field("message", &self.message)?;
         fields.serialize_field("how_to_ask", &self.how_to_ask)?;
+        if let Some(verdict) = &self.verdict {
+            fields.serialize_field("verdict", verdict)?;
+        }
         fields.end()
     }
 }

@@ -49,8 +49,10 @@ impl Adviser {
         let secret = refused.secret.unwrap_or("NAME");
         match refused.reason {
             Reason::NoRule | Reason::DeniedByRule | Reason::NameDenied => self.not_allowed(refused, host, port, rules),
-            Reason::Loopback | Reason::OwnAddress => format!("{NEVER}: {}", this_machine(port)),
-            Reason::PrivateNetwork | Reason::LinkLocal | Reason::SpecialAddress => format!("{NEVER}: {WITHIN}"),
+            Reason::Loopback | Reason::OwnAddress => self.never(&this_machine(port)),
+            Reason::PrivateNetwork | Reason::LinkLocal | Reason::SpecialAddress => {
+                self.never(&not_public(host.as_ref()))
+            }
             Reason::OutsideRule => {
                 "Only whoever wrote the policy can change that: `within` of the rule says where the name may lead"
                     .into()
@@ -102,14 +104,14 @@ impl Adviser {
     fn not_allowed(&self, refused: &Refused<'_>, host: Option<Host>, port: Option<u16>, rules: &Rules) -> String {
         let Some(host) = host else { return self.ask(refused.target) };
         match &host {
-            Host::Name(name) if name.as_str() == THIS_MACHINE => return this_machine(port),
+            Host::Name(name) if name.as_str() == THIS_MACHINE => return self.never(&this_machine(port)),
             Host::Address(address) => match reach(*address) {
                 Reach::Public => {}
-                Reach::Loopback => return format!("{NEVER}: {}", this_machine(port)),
-                _ => return format!("{NEVER}: {WITHIN}"),
+                Reach::Loopback => return self.never(&this_machine(port)),
+                _ => return self.never(&not_public(Some(&host))),
             },
-            Host::Name(name) if name.as_str() == "localhost" => return format!("{NEVER}: {}", this_machine(port)),
-            Host::Name(name) if looks_private(name.as_str()) => return format!("{NEVER}: {WITHIN}"),
+            Host::Name(name) if name.as_str() == "localhost" => return self.never(&this_machine(port)),
+            Host::Name(name) if looks_private(name.as_str()) => return self.never(&not_public(Some(&host))),
             Host::Name(_) => {}
         }
         let ask = self.ask(refused.target);
@@ -123,7 +125,18 @@ impl Adviser {
         }
         match other_ports(&host, rules) {
             ports if ports.is_empty() => ask,
-            ports => format!("This host is reached on port {}. {ask}", ports.join(", ")),
+            ports => format!("This host is reached on port {}. {ask}", ports.join(" and ")),
+        }
+    }
+
+    /// What is not public is never asked for.
+    fn never(&self, instead: &str) -> String {
+        match self.reader {
+            Reader::Model | Reader::Unheard => format!("That is never granted by asking: {instead}"),
+            Reader::Person => {
+                let (first, rest) = instead.split_at(1);
+                format!("{}{rest}", first.to_uppercase())
+            }
         }
     }
 
@@ -154,14 +167,20 @@ pub const WITHOUT_NETWORK: &str = "Bring what is needed with write_files. A sand
 /// Ends of names that are no public ones.
 const PRIVATE_ENDS: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp"];
 
-/// How sentences about what is not public begin.
-const NEVER: &str = "That is never granted by asking";
-const WITHIN: &str = "only a policy file of the operator can name it, with `within` of a network rule";
+/// Who names an address means it; where a name may lead is said beside it.
+fn not_public(host: Option<&Host>) -> String {
+    match host {
+        Some(Host::Address(address)) => {
+            format!("only a policy file of the operator can name it, with `allow = [\"{address}\"]` of a network rule")
+        }
+        _ => "only a policy file of the operator can name it, with `allow` and `within` of a network rule".to_owned(),
+    }
+}
 
 fn this_machine(port: Option<u16>) -> String {
     let port = port.map_or("PORT".to_owned(), |port| port.to_string());
     format!(
-        "a port of this machine is reached as {THIS_MACHINE}:{port} where a policy file of the operator says `host_ports = \
+        "ports of this machine are reached as {THIS_MACHINE} where a policy file of the operator names them: `host_ports = \
          [{port}]`"
     )
 }
@@ -188,7 +207,10 @@ fn denies_registry(host: &Host, rules: &Rules) -> bool {
 /// Where else this host is reached.
 fn other_ports(host: &Host, rules: &Rules) -> Vec<String> {
     let mut ports = Vec::new();
-    for range in rules.0.iter().filter(|rule| rule.effect == Effect::Allow).flat_map(|rule| &rule.ports) {
+    let mut named: Vec<_> =
+        rules.0.iter().filter(|rule| rule.effect == Effect::Allow).flat_map(|rule| &rule.ports).collect();
+    named.sort_by_key(|range| *range.start());
+    for range in named {
         let allowed = |port| matches!(rules.decide(&Target::tcp(host.clone(), port)), Decision::Allowed { .. });
         let shown = match (*range.start(), *range.end()) {
             (first, last) if first == last => first.to_string(),
@@ -218,16 +240,17 @@ mod tests {
         let model = |reason, target| advice(Reader::Model, WebAndRegistries, reason, target, None);
         for (told, has, has_not) in [
             (model(Reason::NoRule, "example.com:8080"), "request_access", "--policy"),
-            (model(Reason::NoRule, "example.com:8080"), "port 80, 443", "host_ports"),
+            (model(Reason::NoRule, "example.com:8080"), "port 80 and 443", "host_ports"),
             (advice(Reader::Person, Web, Reason::NoRule, "example.com:8080", None), "--policy", "request_access"),
             (advice(Reader::Unheard, Web, Reason::NoRule, "example.com:8080", None), "Nobody", "request_access"),
             (model(Reason::NoRule, "host.internal:5432"), "host_ports = [5432]", "request_access"),
             (model(Reason::NameDenied, "host.internal"), "host_ports = [PORT]", "request_access"),
-            (model(Reason::NoRule, "localhost:5432"), "host.internal:5432", "request_access"),
+            (model(Reason::NoRule, "localhost:5432"), "host.internal", "request_access"),
             (model(Reason::NoRule, "db.corp:5432"), "within", "request_access"),
-            (model(Reason::NoRule, "10.0.0.1:22"), "within", "request_access"),
+            (model(Reason::NoRule, "10.0.0.1:22"), "`allow = [\"10.0.0.1\"]`", "request_access"),
             (model(Reason::Loopback, "rebound.example:80"), "never granted by asking", "request_access"),
-            (model(Reason::LinkLocal, "169.254.169.254:80"), "`within`", "request_access"),
+            (model(Reason::LinkLocal, "meta.example:80"), "`within`", "request_access"),
+            (advice(Reader::Person, Web, Reason::Loopback, "a.example:80", None), "Ports of this machine", "asking"),
             (model(Reason::SecretLeaving, "example.com:80"), "[secrets.k]", "request_access"),
             (model(Reason::SecretInPlain, "example.com:80"), "plain_http", "request_access"),
             (model(Reason::TransferUsedUp, "example.com:80"), "`transfer` under [limits], which is 1 GiB", "request"),

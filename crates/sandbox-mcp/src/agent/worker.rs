@@ -114,8 +114,16 @@ impl<'a> Worker<'a> {
         let mut following = self.session.start(admitted).await?;
         let job = following.job();
         self.running().push(job);
+        let mut frozen = std::pin::pin!(self.session.until_frozen());
         loop {
-            match following.next().await? {
+            let event = tokio::select! {
+                event = following.next() => event?,
+                // It will never end by itself.
+                why = &mut frozen => {
+                    return Err(SandboxesError::Frozen { id: self.session.id().clone(), why }.into());
+                }
+            };
+            match event {
                 JobEvent::Output { stream, data, .. } => self.note(Note::Output { stream, data }).await,
                 JobEvent::Exited { exit, elapsed } => {
                     self.running().retain(|running| *running != job);

@@ -131,6 +131,7 @@ impl Verdict {
             level: policy.name.clone(),
             message: refused.to_string(),
             how_to_ask: instead.unwrap_or_else(|| refused.instead.clone()),
+            verdict: None,
         })
     }
 }

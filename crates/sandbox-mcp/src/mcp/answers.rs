@@ -137,6 +137,8 @@ pub struct Denial {
     pub level: String,
     pub message: String,
     pub how_to_ask: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
     /// Guessed from what the command printed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
@@ -152,6 +154,7 @@ impl From<&sandbox_core::Denial> for Denial {
             level: denial.level.clone(),
             message: denial.message.clone(),
             how_to_ask: denial.how_to_ask.clone(),
+            verdict: denial.verdict.clone(),
             inferred: false,
         }
     }

@@ -201,11 +201,11 @@ pub struct OpenPort {
 pub struct RequestAccess {
     pub session_id: String,
     pub kind: Wanted,
-    /// The command, a limit such as timeout=900 or memory=8GiB, or a host.
+    /// The command, a limit (timeout=900, memory=8GiB), or a host (example.com:8080).
     pub target: String,
     /// Why, for the person who decides.
     pub reason: String,
-    /// How long. Default: once, for one command.
+    /// How long. Default: once, for one command; a host: 10 minutes.
     #[serde(rename = "for")]
     pub span: Option<For>,
     /// With for = minutes. Default: 10.

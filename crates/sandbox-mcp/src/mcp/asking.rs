@@ -192,12 +192,14 @@ impl Pending {
 /// The question as a form with one choice.
 fn form(question: &Question) -> ElicitRequestParams {
     let choices: Vec<String> = question.choices().iter().map(Span::to_string).collect();
+    let once = question.choices().contains(&Span::Once);
+    let once = if once { "once: this command; " } else { "" };
     let schema = json!({
         "type": "object",
         "properties": {"for": {
             "type": "string",
             "title": "Allow it for",
-            "description": "once: this command; sandbox: as long as the sandbox lives",
+            "description": format!("{once}sandbox: as long as the sandbox lives"),
             "enum": choices,
             "default": question.span.to_string(),
         }},

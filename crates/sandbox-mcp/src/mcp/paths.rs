@@ -126,6 +126,7 @@ pub fn denial(error: &ClientError, path: &str, policy: &Policy) -> Option<Denial
         level,
         message,
         how_to_ask: advice(failure.reason).unwrap_or_default().to_owned(),
+        verdict: None,
     })
 }
 

@@ -68,7 +68,7 @@ fn above_the_ceiling(app: &App, refused: NotAllowed) -> ToolError {
     );
     app.sandboxes.journal().denials().count(Reason::Ceiling);
     let (target, rule, level) = (schema::shortened(target), rule.to_owned(), "operator".to_owned());
-    ToolError::Denied(vec![Denial { reason: Reason::Ceiling, target, rule, level, message, how_to_ask }])
+    ToolError::Denied(vec![Denial { reason: Reason::Ceiling, target, rule, level, message, how_to_ask, verdict: None }])
 }
 
 /// A limit that was asked for above the policy's.

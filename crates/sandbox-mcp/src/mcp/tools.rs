@@ -80,8 +80,8 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         define::<arguments::RequestAccess, answers::Access>(
             "request_access",
             "Ask for more",
-            "Asks a person for something that the policy denies: a denied command, or a longer timeout. Ask only for \
-             what the task needs; a no is final.",
+            "Asks a person for what the policy denies: a command, a longer timeout, a host. Ask only for what the task \
+             needs; a no is final.",
             Adds,
         ),
         define::<arguments::CleanupSession, answers::CleanedUp>(

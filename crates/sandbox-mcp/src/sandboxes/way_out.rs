@@ -217,6 +217,7 @@ pub fn denial(record: &Record, policy: &str, adviser: &Adviser, rules: &Rules) -
         level: policy.to_owned(),
         message: format!("{wanted} was not reached ({}): {}{of}", reason.code(), reason.in_words()),
         how_to_ask: adviser.advise(&Wish { reason, target, rule, secret }, rules),
+        verdict: Some(reason.code().to_owned()),
     })
 }
 

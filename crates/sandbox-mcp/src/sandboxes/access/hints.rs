@@ -159,7 +159,7 @@ fn guess(wall: Wall, phrase: &str, line: &str, policy: &Policy) -> Option<Denial
         ),
     };
     let message = format!("probably (from what the command printed): {message}");
-    Some(Denial { reason, target, rule, level: policy.name.clone(), message, how_to_ask })
+    Some(Denial { reason, target, rule, level: policy.name.clone(), message, how_to_ask, verdict: None })
 }
 
 type Told = (Reason, String, String, String, String);

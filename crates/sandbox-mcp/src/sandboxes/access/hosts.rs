@@ -28,6 +28,13 @@ impl Wanted {
         Some(Self { host: target.host, ports: ports(scheme, said.map(|target| target.port)) })
     }
 
+    /// Whether it is the port alone that makes no sense.
+    pub fn has_wrong_port(text: &str) -> bool {
+        let rest = text.trim().split_once("://").map_or(text.trim(), |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit_once(':').is_some_and(|(host, _)| host.parse::<Host>().is_ok())
+    }
+
     /// Whether it leads to this machine or into a private network, as far as that can be told from the words. Where a name
     /// leads is looked at with each connection.
     pub fn is_private(&self) -> bool {
@@ -101,6 +108,7 @@ mod tests {
         }
         for text in ["", "http://user@example.com/", "a b", "example.com:0", "example.com:x", "*"] {
             assert_eq!(Wanted::read(text), None, "{text}");
+            assert_eq!(Wanted::has_wrong_port(text), text.starts_with("example.com:"), "{text}");
         }
     }
 

@@ -26,6 +26,7 @@ pub fn ended(control: Control, policy: &Policy, elapsed: Duration, ending: &Endi
         level: policy.name.clone(),
         message,
         how_to_ask: format!("{instead}, or {}", newer(more)),
+        verdict: None,
     }
 }
 
@@ -39,6 +40,7 @@ pub fn not_raised(control: Control, asked: &str, policy: &Policy, more: Option<&
         level: policy.name.clone(),
         message: format!("the {control} limit stays at the policy's {size}"),
         how_to_ask: format!("Go on with {size}, or {}", newer(more)),
+        verdict: None,
     }
 }
 
@@ -81,6 +83,7 @@ pub fn out_of_time(policy: &Policy, elapsed: Duration, longest: Duration) -> Den
         level: policy.name.clone(),
         message,
         how_to_ask: more_time(if whole { None } else { Some(most) }, longest, most),
+        verdict: None,
     }
 }
 

@@ -159,7 +159,7 @@ impl Question {
             Wish::Network(_) => "network".to_owned(),
         };
         let (target, level) = (shown(&self.target, TARGET), self.policy.clone());
-        Denial { reason, target, rule, level, message, how_to_ask: how_to_ask.to_owned() }
+        Denial { reason, target, rule, level, message, how_to_ask: how_to_ask.to_owned(), verdict: None }
     }
 
     /// The target as it may be written down.

@@ -123,7 +123,7 @@ impl Asked<'_> {
     fn refuse(&self, reason: Reason, rule: &str, message: String, how_to_ask: String) -> Plan {
         let target = super::question::shown(self.target, (240, 60));
         let (rule, level) = (rule.to_owned(), self.policy.name.clone());
-        Plan::Refuse(Box::new(Denial { reason, target, rule, level, message, how_to_ask }))
+        Plan::Refuse(Box::new(Denial { reason, target, rule, level, message, how_to_ask, verdict: None }))
     }
 
     fn command(&self, grants: &Grants) -> Plan {
@@ -220,6 +220,11 @@ impl Asked<'_> {
     fn network(&self, grants: &Grants) -> Plan {
         let Some(wanted) = Wanted::read(self.target) else {
             let target = super::question::shown(self.target, (60, 0));
+            if Wanted::has_wrong_port(self.target) {
+                return Plan::Unclear(format!(
+                    "the port in `{target}` is wrong: ports are numbers from 1 to 65535, as in example.com:8080"
+                ));
+            }
             return Plan::Unclear(format!(
                 "`{target}` names no host. Name one, with its port unless it is a web server: example.com, example.com:8080"
             ));
