@@ -146,21 +146,26 @@ impl Engine {
         // A page of somebody else whose name leads to loopback names itself here.
         if !is_own(request.headers()) {
             let words = "Services are for programs of this sandbox, by an address such as http://127.0.0.1:3128/services/NAME.\n";
-            return proxy::page(StatusCode::FORBIDDEN, Reason::HttpOtherHost, words);
+            return self.no_service(StatusCode::FORBIDDEN, Reason::HttpOtherHost, words);
         }
         let Some((number, address)) = self.service_address(request.uri()) else {
             let words = format!("There is no service at {}.\n", request.uri().path());
-            return proxy::page(StatusCode::NOT_FOUND, Reason::NotARequest, &words);
+            return self.no_service(StatusCode::NOT_FOUND, Reason::NotARequest, &words);
         };
         *request.uri_mut() = address;
         let Some(serving) = self.secrets().serving(number) else {
-            return proxy::page(StatusCode::NOT_FOUND, Reason::NotARequest, "There is no such service.\n");
+            return self.no_service(StatusCode::NOT_FOUND, Reason::NotARequest, "There is no such service.\n");
         };
         let target = serving.service.upstream.target.clone();
         match self.open_by(&serving.rules, target.clone()).await {
             Ok(opened) => self.fetch(request, &target, opened, Errand::Service(number), place).await,
             Err(refusal) => self.denied(&target, &refusal),
         }
+    }
+
+    fn no_service(&self, status: StatusCode, reason: Reason, words: &str) -> Response<Body> {
+        self.record_refusal("a service", reason);
+        proxy::page(status, reason, words)
     }
 
     /// Which service is meant, and what is asked of it.
