@@ -232,6 +232,9 @@ mod tests {
             servers.iter().for_each(|server| server.record(removed(&id, &ann)));
         }
         servers.iter().for_each(History::flush);
+        // Who only waits for the writer is none of those that wait to be written.
+        servers.iter().for_each(History::flush);
+        assert!(servers.iter().all(|server| server.0.waiting.load(Ordering::Relaxed) == 0));
         let query = Query { owner: Some(ann), session: Some(id), after: Some(0), kind: None, limit: 1000 };
         assert_eq!(servers[0].events(query).await.unwrap().len(), 200);
     }

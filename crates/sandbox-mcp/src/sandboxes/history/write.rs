@@ -53,7 +53,8 @@ pub(super) fn run(file: &Path, entries: &Receiver<Entry>, waiting: &AtomicIsize)
         let mut flushes = Vec::new();
         let batch = std::iter::once(first).chain(std::iter::from_fn(|| entries.try_recv().ok())).take(LARGEST);
         let batch: Vec<Entry> = batch.collect();
-        waiting.fetch_sub(batch.len() as isize, Ordering::Relaxed);
+        let taken = batch.iter().filter(|entry| !matches!(entry, Entry::Flush(_))).count();
+        waiting.fetch_sub(taken as isize, Ordering::Relaxed);
         if let Some(database) = &mut database
             && let Err(error) = write(database, &batch)
         {
