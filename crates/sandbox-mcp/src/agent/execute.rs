@@ -87,11 +87,11 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
                 _ => Ok(session),
             }
         }
-        TaskPlace::New { level, image, lifetime } => {
+        TaskPlace::New { backend, level, image, lifetime } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let new = NewSandbox { image, policy, lifetime: *lifetime, env: BTreeMap::new() };
+            let new = NewSandbox { backend: backend.clone(), image, policy, lifetime: *lifetime, env: BTreeMap::new() };
             Ok(sandboxes.create(caller, new).await?)
         }
     }

@@ -35,6 +35,8 @@ pub struct TaskRequest {
 pub enum TaskPlace {
     /// In a new sandbox.
     New {
+        /// Where it runs; where the operator wants sandboxes, if not said.
+        backend: Option<String>,
         /// How much the agent may do by itself, 1 to 4; 3 if not said.
         level: Option<u8>,
         /// The operator's default if not said.

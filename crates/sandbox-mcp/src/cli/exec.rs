@@ -100,7 +100,13 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<St
     }
     let (policy, narrowed) = single::policy(&app.settings, args)?;
     let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());
-    let new = NewSandbox { image, policy, lifetime: Lifetime::Temporary, env: BTreeMap::new() };
+    let new = NewSandbox {
+        backend: args.backend.clone(),
+        image,
+        policy,
+        lifetime: Lifetime::Temporary,
+        env: BTreeMap::new(),
+    };
     Ok((app.sandboxes.create(&app.caller, new).await?, narrowed))
 }
 

@@ -65,7 +65,7 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     }
     let place = match args.session {
         Some(session_id) => TaskPlace::Existing { session_id, level: args.level },
-        None => TaskPlace::New { level: args.level, image: args.image, lifetime },
+        None => TaskPlace::New { backend: args.backend, level: args.level, image: args.image, lifetime },
     };
     let request = TaskRequest { task: args.task, files, agent: args.agent, place, timeout: args.timeout };
     let (notes, mut shown) = mpsc::channel(64);

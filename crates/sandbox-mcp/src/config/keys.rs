@@ -15,7 +15,7 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 20] = [
+pub const KEYS: &[Key] = &[
     key("state_folder", "WORKSPACE_BASE", "`~/.local/state/sandbox-mcp`", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "`30`", "unused sandboxes end after so long; `0` is never"),
     key(
@@ -25,6 +25,12 @@ pub const KEYS: [Key; 20] = [
         "no command may run longer, whatever its policy says and whoever says yes",
     ),
     key("default_policy", "SANDBOX_MCP_DEFAULT_POLICY", "`\"yolo-3\"`", "the policy when none is asked for"),
+    key(
+        "backend",
+        "SANDBOX_MCP_BACKEND",
+        "`\"linux\"`",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded",
+    ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(
         "allowed_images",

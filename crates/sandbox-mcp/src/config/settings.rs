@@ -28,6 +28,8 @@ pub struct Settings {
     pub max_timeout: Duration,
     /// The policy when none is asked for.
     pub default_policy: Policy,
+    /// Where sandboxes run when nothing else is said.
+    pub backend: String,
     /// The image when none is asked for.
     pub default_image: Image,
     /// Folders that models may name as images, without links.
@@ -81,8 +83,10 @@ impl Settings {
         let [said_ceiling, said_default, said_allowed] =
             ["ceiling", "default_policy", "allowed_policies"].map(|key| (key, typed.source(key)));
         let policy_said = typed.take("default_policy", "the name of a policy", text)?;
-        let image = typed
-            .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
+        let image =
+            typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
+                said.as_str()?.parse().ok()
+            })?;
         let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
@@ -94,6 +98,7 @@ impl Settings {
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
+            backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
             allowed_policies: None,
@@ -173,6 +178,9 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 }
 
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
+/// All that this program has.
+const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -221,6 +229,10 @@ impl Typed {
 
 fn text(said: &toml::Value) -> Option<String> {
     said.as_str().map(str::to_owned)
+}
+
+fn backend(said: &toml::Value) -> Option<String> {
+    text(said).filter(|name| KNOWN_BACKENDS.contains(&name.as_str()))
 }
 
 fn filter(said: &toml::Value) -> Option<String> {

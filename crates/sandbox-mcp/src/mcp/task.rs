@@ -48,7 +48,7 @@ pub async fn execute_task(
         Some(session_id) => TaskPlace::Existing { session_id, level },
         None => {
             app.settings.policy_for_model(Some(&agent::policy(&app.settings, level)?.name))?;
-            TaskPlace::New { level, image: None, lifetime: Lifetime::Temporary }
+            TaskPlace::New { backend: None, level, image: None, lifetime: Lifetime::Temporary }
         }
     };
     let request = TaskRequest {

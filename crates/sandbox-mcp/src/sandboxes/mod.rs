@@ -5,6 +5,7 @@
 //! truth about what exists; the history only remembers.
 
 pub mod access;
+mod backends;
 mod care;
 mod changes;
 mod error;
@@ -36,6 +37,7 @@ use std::{
     time::Instant,
 };
 
+pub use backends::Backends;
 pub use changes::{ChangedFile, Changes, Snapshot};
 pub use error::SandboxesError;
 pub use event::{Event, What};
@@ -56,7 +58,7 @@ pub use status::{State, Status, Summary};
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Backend, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
 use sandbox_egress::Reader;
 
 use crate::config::{Ask, Settings};
@@ -70,7 +72,7 @@ pub struct Sandboxes(Arc<Inner>);
 
 struct Inner {
     settings: Arc<Settings>,
-    backend: Option<Arc<dyn Backend>>,
+    backends: Option<Backends>,
     attach: Attach,
     folders: Folders,
     quota: Quota,
@@ -90,27 +92,18 @@ struct Inner {
 
 impl Sandboxes {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
-    pub async fn open(
-        settings: Arc<Settings>,
-        backend: Arc<dyn Backend>,
-        attach: Attach,
-    ) -> Result<Self, SandboxesError> {
-        let recovered = backend.recover().await;
+    pub async fn open(settings: Arc<Settings>, backends: Backends, attach: Attach) -> Result<Self, SandboxesError> {
+        let recovered = backends.recover().await;
         let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
-        let mut inner = Inner::new(settings, Some(backend), attach, Kept::All)?;
+        let mut inner = Inner::new(settings, Some(backends), attach, Kept::All)?;
         inner.outside = way_out::Outside::new(reader);
-        let mut alive = Vec::new();
-        match recovered {
-            Err(error) => inner.recovery.failed = Some(error.to_string()),
-            Ok(recovered) => {
-                inner.recovery.ended = recovered.ended;
-                inner.recovery.removed = recovered.removed;
-                inner.recovery.adopted = recovered.alive.iter().map(|found| found.facts().spec.id.clone()).collect();
-                alive = recovered.alive;
-            }
-        }
+        let (recovered, failed) = recovered;
+        inner.recovery.failed = failed;
+        inner.recovery.ended = recovered.ended;
+        inner.recovery.removed = recovered.removed;
+        inner.recovery.adopted = recovered.alive.iter().map(|found| found.facts().spec.id.clone()).collect();
         let sandboxes = Self(Arc::new(inner));
-        for sandbox in alive {
+        for sandbox in recovered.alive {
             let session = sandboxes.look_after(sandbox);
             session.record(What::Adopted);
             // Aside: nobody who does not answer keeps others from being served.
@@ -128,11 +121,11 @@ impl Sandboxes {
     /// A short visit that makes at most its own sandboxes and leaves what others left to a server.
     pub fn visit(
         settings: Arc<Settings>,
-        backend: Option<Arc<dyn Backend>>,
+        backends: Option<Backends>,
         attach: Attach,
         kept: Kept,
     ) -> Result<Self, SandboxesError> {
-        Ok(Self(Arc::new(Inner::new(settings, backend, attach, kept)?)))
+        Ok(Self(Arc::new(Inner::new(settings, backends, attach, kept)?)))
     }
 
     /// Makes a sandbox for the caller.
@@ -259,13 +252,14 @@ impl Sandboxes {
     async fn make(&self, owner: UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
         let began = Instant::now();
         let inner = &self.0;
-        let backend = inner.backend.as_ref().ok_or(SandboxesError::NoBackend)?;
+        let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
+        let backend = backends.named(new.backend.as_deref())?;
         let no_chance = |error| std::io::Error::other(format!("{error}"));
         let id =
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
         // On standard streams and at the terminal all labels are one user of this machine: they count together.
         let room = inner.quota.reserve(None, &id)?;
-        let NewSandbox { image, mut policy, lifetime, mut env } = new;
+        let NewSandbox { backend: _, image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
         let persistent = lifetime == Lifetime::Persistent;
@@ -275,6 +269,9 @@ impl Sandboxes {
         spec.certificates = prepared.secrets.authority().map(str::to_owned);
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
+        if let Image::Reference(name) = &spec.image {
+            backend.fetch(name, &|_| ()).await?;
+        }
         let session = self.look_after(backend.create(&spec).await?);
         drop(room);
         if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
@@ -395,7 +392,7 @@ impl Sandboxes {
 impl Inner {
     fn new(
         settings: Arc<Settings>,
-        backend: Option<Arc<dyn Backend>>,
+        backends: Option<Backends>,
         attach: Attach,
         kept: Kept,
     ) -> Result<Self, SandboxesError> {
@@ -404,7 +401,7 @@ impl Inner {
         let (per_user, total) = (settings.max_sandboxes_per_user, settings.max_sandboxes);
         let quota = Quota::open(state, per_user, total, settings.memory_floor).map_err(SandboxesError::io(doing))?;
         Ok(Self {
-            backend,
+            backends,
             attach,
             folders: Folders::of(state),
             quota,
