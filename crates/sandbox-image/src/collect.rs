@@ -32,7 +32,8 @@ impl Images {
         let only = listed.iter().filter(|other| other.record.root == found.record.root).count() == 1;
         if only && !found.users.is_empty() {
             let names: Vec<String> = found.users.iter().take(3).map(ToString::to_string).collect();
-            let more = if found.users.len() > 3 { format!(" and {} more", found.users.len() - 3) } else { String::new() };
+            let more =
+                if found.users.len() > 3 { format!(" and {} more", found.users.len() - 3) } else { String::new() };
             return Err(ImageError::InUse { image: image.to_string(), users: names.join(", ") + &more });
         }
         self.store.forget(&found.record)?;
@@ -113,7 +114,8 @@ impl Images {
     /// Bytes of all layers of these, each counted once.
     pub fn size(&self, listed: &[Listed]) -> u64 {
         let layers: BTreeSet<_> = listed.iter().flat_map(|image| &image.record.layers).collect();
-        let size = |folder: PathBuf| if is_whole(&folder) { written(&folder).map_or(0, |found| found.facts.size) } else { 0 };
+        let size =
+            |folder: PathBuf| if is_whole(&folder) { written(&folder).map_or(0, |found| found.facts.size) } else { 0 };
         layers.into_iter().map(|layer| size(self.store.layer(layer))).sum()
     }
 }

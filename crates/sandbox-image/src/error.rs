@@ -107,7 +107,9 @@ impl ImageError {
                 "Check the network, name a mirror of {registry} in the setting `registry_mirrors`, or bring the image as a \
                  file: `docker save IMAGE -o image.tar` elsewhere, then `sandbox-mcp pull image.tar`"
             ),
-            Self::Answer { .. } => "Try again later, or bring the image as a file (`sandbox-mcp pull image.tar`)".into(),
+            Self::Answer { .. } => {
+                "Try again later, or bring the image as a file (`sandbox-mcp pull image.tar`)".into()
+            }
             Self::Malformed(_) => "Nothing of it was kept. Use another image, or ask whoever made it".into(),
             Self::Missing(name) => format!("Get it with `sandbox-mcp pull {name}`"),
             Self::InUse { .. } => "End those first: `sandbox-mcp rm SESSION_ID`".into(),

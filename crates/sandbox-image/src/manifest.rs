@@ -76,7 +76,9 @@ impl Document {
         let written: Written = serde_json::from_slice(bytes)
             .map_err(|error| ImageError::malformed(format!("its manifest cannot be read: {error}")))?;
         if written.schema_version == Some(1) {
-            return Err(ImageError::malformed("its manifest has the old form (schema 1), which is no longer understood"));
+            return Err(ImageError::malformed(
+                "its manifest has the old form (schema 1), which is no longer understood",
+            ));
         }
         match written {
             Written { config: Some(config), layers: Some(layers), manifests: None, .. } => {

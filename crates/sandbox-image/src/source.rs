@@ -44,7 +44,9 @@ impl Source {
             Ok(found) if found.is_dir() && (looks_like_one || path.join("oci-layout").exists()) => {
                 Ok(Self::Layout(path.to_owned()))
             }
-            Ok(found) if found.is_file() && (looks_like_one || text.contains(".tar")) => Ok(Self::Archive(path.to_owned())),
+            Ok(found) if found.is_file() && (looks_like_one || text.contains(".tar")) => {
+                Ok(Self::Archive(path.to_owned()))
+            }
             Err(error) if looks_like_one => Err(ImageError::NoSource(format!("{text} cannot be read: {error}"))),
             _ => text.parse().map(Self::Registry).map_err(|error| ImageError::NoSource(format!("{error}"))),
         }
@@ -109,7 +111,8 @@ impl Files {
 
     /// Content by its name.
     pub fn find(&self, name: &str) -> Result<Found, ImageError> {
-        let missing = || ImageError::malformed(format!("`{}` is missing in it", crate::unpack::name::shown(name.as_bytes())));
+        let missing =
+            || ImageError::malformed(format!("`{}` is missing in it", crate::unpack::name::shown(name.as_bytes())));
         let checked = Name::parse(name.as_bytes())?.to_bytes();
         match self {
             Self::Archive { file, places, links } => {
@@ -140,7 +143,8 @@ impl Files {
 /// A plain file; nobody is waited for at a pipe.
 fn open(path: &Path) -> Result<File, ImageError> {
     let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path).doing(|| format!("opening {}", path.display()))?;
+    let file =
+        File::options().read(true).custom_flags(flags).open(path).doing(|| format!("opening {}", path.display()))?;
     if file.metadata().is_ok_and(|found| found.is_file()) {
         return Ok(file);
     }

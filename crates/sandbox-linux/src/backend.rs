@@ -180,7 +180,8 @@ impl Backend for LinuxBackend {
         let mut prepared = prepare(&standing.spec, &launcher.host).await?;
         prepared.named = standing.named.clone();
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
-        let (plan, enforcement) = plan::plan(&standing.spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
+        let (plan, enforcement) =
+            plan::plan(&standing.spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder)?;
         certificates::write(&standing.spec, &plan.folder).map_err(Error::io("writing certificates"))?;

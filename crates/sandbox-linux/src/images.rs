@@ -22,8 +22,7 @@ use crate::{backend, etc, host::Host, ids::IdSource, stage};
 pub const ROLE: &str = "sandbox-unpacker";
 
 /// Where something is mounted in every sandbox, with the folders above it.
-const MOUNT_POINTS: [&str; 9] =
-    ["proc", "sys", "dev", "tmp", "run", "workspace", "home", "home/sandbox", "etc"];
+const MOUNT_POINTS: [&str; 9] = ["proc", "sys", "dev", "tmp", "run", "workspace", "home", "home/sandbox", "etc"];
 /// Files of `/etc` that say how this sandbox is called and where it asks for names.
 const ALWAYS: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 /// Files of `/etc` whose lines are added where they are missing: who is who.
@@ -132,7 +131,11 @@ fn fittings() -> Fittings {
 
 /// An image's variables beneath those of every sandbox. Where programs are is both: the sandbox's own folders first, then
 /// those that the image names.
-pub(crate) fn beneath(own: BTreeMap<String, String>, image: &BTreeMap<String, String>, home: &str) -> BTreeMap<String, String> {
+pub(crate) fn beneath(
+    own: BTreeMap<String, String>,
+    image: &BTreeMap<String, String>,
+    home: &str,
+) -> BTreeMap<String, String> {
     let mut env = image.clone();
     let language = image.get("LANG").cloned();
     env.extend(own);
@@ -157,7 +160,8 @@ mod tests {
     fn variables_of_an_image_lie_beneath_those_of_the_sandbox() {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
         let own = map(&[("HOME", "/home/sandbox"), ("PATH", "/own"), ("LANG", "C.UTF-8"), ("http_proxy", "ours")]);
-        let image = map(&[("HOME", "/root"), ("PATH", "/go/bin:/bin"), ("LANG", "de"), ("GOPATH", "/go"), ("http_proxy", "x")]);
+        let image =
+            map(&[("HOME", "/root"), ("PATH", "/go/bin:/bin"), ("LANG", "de"), ("GOPATH", "/go"), ("http_proxy", "x")]);
         let expected = map(&[
             ("HOME", "/home/sandbox"),
             ("PATH", "/h/.venv/bin:/h/.local/bin:/go/bin:/bin"),

@@ -86,7 +86,9 @@ impl Images {
                 let files = blocking(move || Files::of_archive(&path, &scratch)).await?;
                 (None, plan::of_files(&files, &stem, name)?)
             }
-            Source::Layout(folder) => (None, plan::of_files(&Files::Folder(folder.clone()), &plan::stem(folder), name)?),
+            Source::Layout(folder) => {
+                (None, plan::of_files(&Files::Folder(folder.clone()), &plan::stem(folder), name)?)
+            }
         };
         let mut records = Vec::new();
         for planned in planned {
@@ -96,7 +98,12 @@ impl Images {
     }
 
     /// From what it consists of to an image that is there.
-    async fn make(&self, repository: Option<&Repository>, planned: Planned, bar: &Bar<'_>) -> Result<Record, ImageError> {
+    async fn make(
+        &self,
+        repository: Option<&Repository>,
+        planned: Planned,
+        bar: &Bar<'_>,
+    ) -> Result<Record, ImageError> {
         let Planned { name, digest, config, layers } = planned;
         self.check_size(&layers)?;
         let missing = || layers.iter().filter(|layer| !is_whole(&self.store.layer(&layer.unpacked)));
@@ -148,7 +155,12 @@ impl Images {
         Ok(())
     }
 
-    async fn bring_layer(&self, repository: Option<&Repository>, layer: &Layer, bar: &Bar<'_>) -> Result<(), ImageError> {
+    async fn bring_layer(
+        &self,
+        repository: Option<&Repository>,
+        layer: &Layer,
+        bar: &Bar<'_>,
+    ) -> Result<(), ImageError> {
         let whole = self.store.layer(&layer.unpacked);
         let (file, offset, length, packed) = match (&layer.place, repository) {
             (Place::Here(found), _) => {

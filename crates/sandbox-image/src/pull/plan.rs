@@ -49,11 +49,7 @@ pub enum Place {
 }
 
 /// Asks a registry.
-pub async fn of_registry(
-    repository: &Repository,
-    image: &Reference,
-    name: &Reference,
-) -> Result<Planned, ImageError> {
+pub async fn of_registry(repository: &Repository, image: &Reference, name: &Reference) -> Result<Planned, ImageError> {
     let which = image.digest().or(image.tag()).unwrap_or("latest");
     let mut bytes = repository.manifest(which, None).await?;
     for _ in 0..NESTED {
@@ -255,7 +251,8 @@ fn called(stem: &str, tag: &str) -> Result<Reference, ImageError> {
 pub fn stem(path: &Path) -> String {
     let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = name.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let name = [".gz", ".zst", ".tgz", ".tar", ".oci"].iter().fold(name.as_str(), |name, end| name.trim_end_matches(end));
+    let name =
+        [".gz", ".zst", ".tgz", ".tar", ".oci"].iter().fold(name.as_str(), |name, end| name.trim_end_matches(end));
     let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
     name.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
 }

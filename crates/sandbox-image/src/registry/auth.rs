@@ -112,7 +112,8 @@ async fn token(
             asked.extend([("grant_type", "refresh_token".to_owned()), ("client_id", "sandbox-mcp".to_owned())]);
             asked.push(("refresh_token", identity.clone()));
             let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&asked).finish();
-            let request = request.method(Method::POST).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+            let request =
+                request.method(Method::POST).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
             request.body(Body::from(form))
         }
         other => {

@@ -39,7 +39,8 @@ impl Endpoint {
     }
 
     fn mirror(text: &str, registries: &Registries) -> Result<Self, ImageError> {
-        let bad = |why: &str| ImageError::NoSource(format!("the mirror `{text}` in the settings cannot be used: {why}"));
+        let bad =
+            |why: &str| ImageError::NoSource(format!("the mirror `{text}` in the settings cannot be used: {why}"));
         let url = Url::parse(text).map_err(|error| bad(&error.to_string()))?;
         let host = url.host_str().ok_or_else(|| bad("it names no host"))?;
         let port = url.port_or_known_default().unwrap_or(443);

@@ -21,8 +21,7 @@ use super::{
     is_loopback,
 };
 use crate::{
-    Digest, ImageError,
-    limits,
+    Digest, ImageError, limits,
     manifest::{ACCEPTED, Descriptor},
 };
 
@@ -170,18 +169,18 @@ impl Remote {
     }
 
     /// Asks, answers a challenge once, and follows redirections.
-    async fn get(
-        &self,
-        url: &Url,
-        headers: &[(header::HeaderName, String)],
-    ) -> Result<Response<Incoming>, ImageError> {
+    async fn get(&self, url: &Url, headers: &[(header::HeaderName, String)]) -> Result<Response<Incoming>, ImageError> {
         let known = self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let response = self.follow(url, headers, known.as_deref()).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        let asked: Vec<&str> =
-            response.headers().get_all(header::WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
+        let asked: Vec<&str> = response
+            .headers()
+            .get_all(header::WWW_AUTHENTICATE)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect();
         let credentials = credentials::find(&self.endpoint.registry, &self.repository);
         let Some(challenge) = Challenge::parse(&asked) else { return Err(self.unauthorized(credentials.as_ref())) };
         let answer = auth::answer(&self.client, &challenge, credentials.as_ref(), &self.repository).await?;
@@ -217,7 +216,8 @@ impl Remote {
                 return Ok(response);
             }
             let to = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-            let to = to.and_then(|to| here.join(to).ok()).ok_or_else(|| self.strange("a redirection to nowhere".into()))?;
+            let to =
+                to.and_then(|to| here.join(to).ok()).ok_or_else(|| self.strange("a redirection to nowhere".into()))?;
             let inward = !here.host_str().is_some_and(is_loopback) && to.host_str().is_some_and(is_loopback);
             if (here.scheme() == "https" && to.scheme() != "https") || inward {
                 return Err(self.strange(format!("a redirection to {}, which is not followed", host_of(&to))));

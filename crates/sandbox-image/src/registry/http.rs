@@ -71,8 +71,10 @@ impl Client {
         headers.insert(header::HOST, value(&shown)?);
         headers.insert(header::USER_AGENT, value(concat!("sandbox-mcp/", env!("CARGO_PKG_VERSION")))?);
         let answered = within(SILENCE, async move {
-            let (mut sender, connection) =
-                hyper::client::conn::http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await?;
+            let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+                .max_buf_size(1 << 20)
+                .handshake(TokioIo::new(stream))
+                .await?;
             tokio::spawn(connection);
             sender.send_request(request).await
         });

@@ -30,8 +30,7 @@ pub struct Registries {
 impl Registries {
     /// Whether a host may be reached without TLS.
     pub(crate) fn is_insecure(&self, host: &str, port: u16) -> bool {
-        is_loopback(host)
-            || self.insecure.iter().any(|listed| listed == host || *listed == format!("{host}:{port}"))
+        is_loopback(host) || self.insecure.iter().any(|listed| listed == host || *listed == format!("{host}:{port}"))
     }
 }
 

@@ -97,8 +97,8 @@ impl<R: Read> Archive<R> {
             kind: header.entry_type(),
             size: extension.size.unwrap_or(size),
             mode: header.mode().map_err(strange)?,
-            uid: extension.uid.map_or_else(|| header.uid(), Ok).map_err(strange)?,
-            gid: extension.gid.map_or_else(|| header.gid(), Ok).map_err(strange)?,
+            uid: extension.uid.map_or_else(|| owner(&header.as_old().uid, header.uid()), Ok)?,
+            gid: extension.gid.map_or_else(|| owner(&header.as_old().gid, header.gid()), Ok)?,
             modified: extension.modified.or_else(modified).unwrap_or_default(),
         };
         // Only files have content, whatever the header of another kind says.
@@ -152,7 +152,9 @@ impl<R: Read> Archive<R> {
         let checksum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
         let sum = checksum(&block[..148]) + 8 * u32::from(b' ') + checksum(&block[156..]);
         if header.cksum().ok() != Some(sum) {
-            return Err(ImageError::malformed("a layer is not an archive, or is damaged (a header's checksum is wrong)"));
+            return Err(ImageError::malformed(
+                "a layer is not an archive, or is damaged (a header's checksum is wrong)",
+            ));
         }
         Ok(Some(header))
     }
@@ -211,6 +213,11 @@ impl Extension {
         }
         Ok(())
     }
+}
+
+/// Some programs leave the owner out where it is root.
+fn owner(field: &[u8], number: io::Result<u64>) -> Result<u64, ImageError> {
+    if field.iter().all(|byte| matches!(byte, 0 | b' ')) { Ok(0) } else { number.map_err(strange) }
 }
 
 fn number(text: &[u8]) -> Option<u64> {

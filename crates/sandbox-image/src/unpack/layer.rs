@@ -291,9 +291,9 @@ impl Unpacking {
         self.folders.entry(root).or_insert(Attributes::PLAIN);
         for (parts, attributes) in std::mem::take(&mut self.folders).iter().rev() {
             match self.tree.folder(parts, Missing::Reported) {
-                Ok(Some(folder)) => attributes
-                    .apply(folder, self.owners)
-                    .map_err(|error| failed("giving an owner to", parts, error))?,
+                Ok(Some(folder)) => {
+                    attributes.apply(folder, self.owners).map_err(|error| failed("giving an owner to", parts, error))?
+                }
                 Ok(None) | Err(ImageError::Malformed(_)) => {}
                 Err(error) => return Err(error),
             }

@@ -120,13 +120,7 @@ impl Merging {
         self.folder(source.as_fd(), target.as_fd(), beneath)
     }
 
-    fn link(
-        &self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        name: &CStr,
-        beneath: Beneath,
-    ) -> rustix::io::Result<()> {
+    fn link(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, beneath: Beneath) -> rustix::io::Result<()> {
         let linked = match rustix::fs::linkat(from, name, to, name, AtFlags::empty()) {
             Err(Errno::EXIST) if beneath == Beneath::Something => {
                 remove_at(to, name)?;

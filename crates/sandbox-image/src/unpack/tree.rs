@@ -131,7 +131,11 @@ impl Tree {
     }
 
     /// Opens a folder by its parts. One that is a link, or a file, is an error of the image.
-    pub fn folder(&mut self, parts: &[CString], mut missing: Missing<'_>) -> Result<Option<BorrowedFd<'_>>, ImageError> {
+    pub fn folder(
+        &mut self,
+        parts: &[CString],
+        mut missing: Missing<'_>,
+    ) -> Result<Option<BorrowedFd<'_>>, ImageError> {
         let same = self.path.iter().zip(parts).take_while(|((known, _), part)| known == *part).count();
         self.path.truncate(same);
         for depth in same..parts.len() {
