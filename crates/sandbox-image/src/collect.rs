@@ -74,8 +74,9 @@ impl Images {
         drop(alone);
         faults::reach("thrown away");
         if !gone.is_empty() {
-            // Files of several owners, so the worker removes them. What it cannot, the trash is emptied of later.
-            let _ = work::order(&self.worker, &Order::Remove(gone), None, &|_| ());
+            // Files of several owners, so a worker removes them; that may take long, and nobody has to wait. What it does
+            // not get done, the trash is emptied of later.
+            work::order_aside(&self.worker, &Order::Remove(gone));
         }
         Ok(())
     }

@@ -102,6 +102,15 @@ pub fn order(worker: &Worker, order: &Order, input: Option<File>, tell: &dyn Fn(
     ended
 }
 
+/// Starts a worker and leaves it alone: it goes on when this process has ended.
+pub fn order_aside(worker: &Worker, order: &Order) {
+    let mut command = worker();
+    command.arg(serde_json::to_string(order).unwrap_or_default()).stdin(Stdio::null()).stdout(Stdio::null());
+    if let Ok(mut child) = command.spawn() {
+        std::thread::spawn(move || child.wait());
+    }
+}
+
 /// What a worker does. `text` is its order; it can make files of `owners`. The answer is the process's exit code.
 pub fn work(text: &str, owners: Owners) -> i32 {
     let mut out = io::stdout().lock();

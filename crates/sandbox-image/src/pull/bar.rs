@@ -4,12 +4,14 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use sandbox_core::{Fetching, Progress, Reference};
+
+use crate::ImageError;
 
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -19,6 +21,7 @@ pub struct Bar<'a> {
     shown: Mutex<Shown>,
     came: AtomicU64,
     unpacked: Arc<AtomicU64>,
+    failed: AtomicBool,
 }
 
 struct Shown {
@@ -45,7 +48,7 @@ impl<'a> Bar<'a> {
     /// Nothing has come yet.
     pub fn new(progress: Progress<'a>) -> Self {
         let shown = Mutex::new(Shown { name: String::new(), total: 0, last: None });
-        Self { progress, shown, came: AtomicU64::new(0), unpacked: Arc::default() }
+        Self { progress, shown, came: AtomicU64::new(0), unpacked: Arc::default(), failed: AtomicBool::new(false) }
     }
 
     /// Something that is no matter of bytes.
@@ -70,6 +73,19 @@ impl<'a> Bar<'a> {
     /// What came has to come again.
     pub fn lost(&self, bytes: u64) {
         self.came.fetch_sub(bytes.min(self.came.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Notes that there will be no image.
+    pub fn failed_if<T>(&self, ended: &Result<T, ImageError>) {
+        self.failed.fetch_or(ended.is_err(), Ordering::Relaxed);
+    }
+
+    /// An error, if there will be none anyway.
+    pub fn go_on(&self) -> Result<(), ImageError> {
+        match self.failed.load(Ordering::Relaxed) {
+            true => Err(ImageError::NoSource("another layer could not be brought".into())),
+            false => Ok(()),
+        }
     }
 
     /// For one worker.

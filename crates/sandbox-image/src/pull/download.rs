@@ -57,14 +57,18 @@ pub async fn bring(
     bar.came(meter.length);
     let mut failures = 0;
     while meter.length < blob.size {
+        bar.go_on()?;
         let before = meter.length;
         match more(repository, blob, &mut file, &mut meter, bar).await {
             Ok(None) if meter.length > before => {}
             Ok(None) | Ok(Some(_)) | Err(ImageError::Unreachable { .. }) if meter.length > before => failures = 0,
             Ok(why) => failures = again(failures, why, repository_of(blob)).await?,
             Err(ImageError::Unreachable { registry, why }) => failures = again(failures, Some(why), registry).await?,
+            // What came is right as far as it goes, unless the registry itself is wrong.
             Err(error) => {
-                let _ = fs::remove_file(&partial);
+                if matches!(error, ImageError::Malformed(_)) {
+                    let _ = fs::remove_file(&partial);
+                }
                 return Err(error);
             }
         }
@@ -130,6 +134,7 @@ async fn more(
     fetch::save(response, file, most, &mut |bytes| {
         meter.update(bytes);
         bar.came(bytes.len() as u64);
+        bar.go_on()
     })
     .await
 }

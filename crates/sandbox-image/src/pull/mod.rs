@@ -7,7 +7,7 @@ mod plan;
 use futures::{
     FutureExt,
     future::BoxFuture,
-    stream::{self, StreamExt, TryStreamExt},
+    stream::{self, StreamExt},
 };
 use sandbox_core::{Progress, Reference};
 
@@ -54,12 +54,16 @@ impl Images {
         let guard = self.store.guard()?;
         let brought = self.bring(source, name, progress).await;
         drop(guard);
+        if matches!(brought, Err(ImageError::Malformed(_))) {
+            // Nothing of what means harm is kept; what was only cut short is gone on with one day.
+            let images = self.clone();
+            blocking(move || images.collect()).await?;
+        }
         let records = brought?;
         // The same process may wait for its own lock only where another thread of it is pulling; then that one cleans up.
         if let Some(last) = records.last() {
             let (images, name) = (self.clone(), last.name.clone());
-            let cleaned = tokio::task::spawn_blocking(move || images.make_room(images.settings.budget, &name)).await;
-            cleaned.map_err(|error| ImageError::NoSource(error.to_string()))??;
+            blocking(move || images.make_room(images.settings.budget, &name)).await?;
         }
         self.settle(&records);
         Ok(records)
@@ -115,7 +119,9 @@ impl Images {
         distinct.sort_by_key(|layer| std::cmp::Reverse(layer.size));
         let work = distinct.into_iter().map(|layer| self.bring_layer(repository, layer, bar).boxed());
         let work: Vec<BoxFuture<'_, Result<(), ImageError>>> = work.collect();
-        stream::iter(work).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        // All of them come to an end, also when one has failed: nobody is left alone with half a layer.
+        let ended: Vec<Result<(), ImageError>> = stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
+        ended.into_iter().min_by_key(importance).unwrap_or(Ok(()))?;
         let root = self.root_of(&config.diff_ids);
         if !is_whole(&self.store.root(&root)) {
             bar.step(format!("putting the layers of {name} together"));
@@ -124,7 +130,7 @@ impl Images {
                 whole: self.store.root(&root),
                 fittings: self.fittings.clone(),
             };
-            self.make_again(&self.store.root(&root)).await?;
+            self.make_again(&self.store.root(&root))?;
             self.order(order, None, bar).await?;
         }
         let size = written(&self.store.root(&root))?.facts.size;
@@ -139,6 +145,8 @@ impl Images {
         };
         faults::reach("recording");
         self.store.keep(&record)?;
+        // Also those that another left who was killed before it could.
+        layers.iter().for_each(|layer| self.unpacked(layer));
         bar.step(format!("{name} is there"));
         Ok(record)
     }
@@ -168,26 +176,34 @@ impl Images {
                 (found.file.clone(), found.offset, found.length, layer.packed.clone())
             }
             (Place::There(descriptor), Some(repository)) => {
-                let file = download::bring(&self.store, repository, descriptor, bar).await?;
+                let file = download::bring(&self.store, repository, descriptor, bar).await;
+                bar.failed_if(&file);
+                let file = file?;
                 (file.into(), 0, descriptor.size, None)
             }
             (Place::There(_), None) => return Err(ImageError::NoSource("there is no registry to ask".into())),
         };
-        self.make_again(&whole).await?;
+        bar.go_on()?;
+        self.make_again(&whole)?;
         let limits = Limits { bytes: self.settings.budget, ..Limits::default() };
         let unpacked = layer.unpacked.clone();
         let order = Order::Unpack(Unpack { offset, length, packed, unpacked, whole, limits });
         let file = file.try_clone().doing(|| "opening a layer".into())?;
         let done = self.order(order, Some(file), bar).await;
-        if let Place::There(descriptor) = &layer.place {
-            // It is not needed any more, or no good.
-            let _ = std::fs::remove_file(self.store.blob(&descriptor.digest));
-        }
+        bar.failed_if(&done);
+        self.unpacked(layer);
         done
     }
 
+    /// What was fetched is not needed any more, or no good.
+    fn unpacked(&self, layer: &Layer) {
+        if let Place::There(descriptor) = &layer.place {
+            let _ = std::fs::remove_file(self.store.blob(&descriptor.digest));
+        }
+    }
+
     /// What is not whole although it has its name is of before this machine's last start, and not to be trusted.
-    async fn make_again(&self, folder: &std::path::Path) -> Result<(), ImageError> {
+    fn make_again(&self, folder: &std::path::Path) -> Result<(), ImageError> {
         if !folder.exists() || is_whole(folder) {
             return Ok(());
         }
@@ -195,8 +211,8 @@ impl Images {
         std::fs::create_dir_all(&trash).doing(|| format!("making {}", trash.display()))?;
         let name = format!("deleted-image-{}-{}", std::process::id(), folder.file_name().unwrap_or_default().display());
         let _ = std::fs::rename(folder, trash.join(&name));
-        let (worker, gone) = (self.worker.clone(), trash.join(name));
-        blocking(move || work::order(&worker, &Order::Remove(vec![gone]), None, &|_| ())).await.map(drop)
+        work::order_aside(&self.worker, &Order::Remove(vec![trash.join(name)]));
+        Ok(())
     }
 
     async fn order(&self, order: Order, input: Option<std::fs::File>, bar: &Bar<'_>) -> Result<(), ImageError> {
@@ -220,12 +236,16 @@ impl Images {
         if folders.is_empty() {
             return;
         }
-        let mut command = (self.worker)();
-        let order = serde_json::to_string(&Order::Settle(folders)).unwrap_or_default();
-        command.arg(order).stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
-        if let Ok(mut child) = command.spawn() {
-            std::thread::spawn(move || child.wait());
-        }
+        work::order_aside(&self.worker, &Order::Settle(folders));
+    }
+}
+
+/// What was given up because of another's failure says least.
+fn importance(ended: &Result<(), ImageError>) -> u8 {
+    match ended {
+        Err(ImageError::NoSource(_)) => 1,
+        Err(_) => 0,
+        Ok(()) => 2,
     }
 }
 

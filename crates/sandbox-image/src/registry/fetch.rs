@@ -264,7 +264,7 @@ pub async fn save(
     response: Response<Incoming>,
     file: &mut File,
     most: u64,
-    took: &mut (dyn FnMut(&[u8]) + Send),
+    took: &mut (dyn FnMut(&[u8]) -> Result<(), ImageError> + Send),
 ) -> Result<Option<String>, ImageError> {
     use std::io::Write;
     let mut body = response.into_body();
@@ -279,7 +279,7 @@ pub async fn save(
             return Err(ImageError::malformed("a layer is longer than its manifest says"));
         }
         file.write_all(&more).map_err(ImageError::io("writing what comes from the registry"))?;
-        took(&more);
+        took(&more)?;
         crate::faults::reach("downloading");
     }
     Ok(None)
