@@ -59,6 +59,13 @@ pub const KEYS: &[Key] = &[
         "none",
         "limits that may be only watched though `strict` says otherwise, or go unheld, by name: `[\"disk\", \"time\"]`",
     ),
+    key(
+        "warm",
+        "SANDBOX_MCP_WARM",
+        "`0`",
+        "sandboxes that `serve` keeps ready before anybody asks: so many of the default kind, or a list of kinds: \
+         `[{ policy = \"yolo-3\", image = \"host\", backend = \"linux\", count = 2 }]`",
+    ),
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "`32`", "sandboxes of one user"),
     key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "`1024`", "sandboxes in all"),
     key("memory_floor", "SANDBOX_MCP_MEMORY_FLOOR", "`\"256MiB\"`", "memory that must stay free for a new sandbox"),

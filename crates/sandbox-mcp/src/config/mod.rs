@@ -12,6 +12,7 @@ mod secrets;
 mod settings;
 mod state;
 mod typed;
+mod warm;
 mod words;
 
 pub use ask::Ask;

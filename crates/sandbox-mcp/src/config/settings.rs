@@ -12,9 +12,12 @@ use sandbox_egress::Trust;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
+use crate::sandboxes::Warm;
+
 use super::{
     Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
     typed::{Said, Typed},
+    warm,
 };
 
 /// What the operator wants.
@@ -44,6 +47,8 @@ pub struct Settings {
     pub strict: bool,
     /// Limits that may go unheld.
     pub allow_unenforced: BTreeSet<Control>,
+    /// Sandboxes that are kept ready before anybody asks.
+    pub warm: Vec<Warm>,
     /// Sandboxes of one user.
     pub max_sandboxes_per_user: usize,
     /// Sandboxes in all.
@@ -90,6 +95,7 @@ impl Settings {
         let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
+        let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
@@ -106,6 +112,7 @@ impl Settings {
             ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            warm: Vec::new(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
@@ -136,6 +143,9 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let (Some(source_), Some(said)) = (said_warm, warm) {
+            settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
+        }
         if let Some(source_) = said_secrets {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;

@@ -27,12 +27,12 @@ pub fn caller(app: &App, user_id: Option<&str>) -> Result<UserId, ToolError> {
     Ok(user_id.map(str::parse).transpose()?.unwrap_or_else(|| app.caller.clone()))
 }
 
-/// The caller's label for a sandbox: the one that is given, else the one in the sandbox's own id.
+/// The caller's label for a sandbox: the one that is given, else the one that the sandbox has, or had by its id.
 pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<UserId, ToolError> {
-    let label = id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
+    let label = || id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
     match user_id {
         Some(_) => caller(app, user_id),
-        None => Ok(label.unwrap_or_else(|| app.caller.clone())),
+        None => Ok(app.sandboxes.owner_of(id).or_else(label).unwrap_or_else(|| app.caller.clone())),
     }
 }
 
@@ -179,7 +179,8 @@ pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<An
     };
     let counts = app.sandboxes.journal().denials().read();
     let denials = counts.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect();
-    Ok(Answer::of(&Statuses { sandboxes, denials, recovered }))
+    let warm = app.sandboxes.warm();
+    Ok(Answer::of(&Statuses { sandboxes, denials, recovered, warm }))
 }
 
 fn in_full(status: &Status) -> Map<String, Value> {

@@ -10,6 +10,7 @@ mod harness;
 mod person;
 mod schema;
 mod visitor;
+mod warm;
 
 mod arguments;
 mod asking;
