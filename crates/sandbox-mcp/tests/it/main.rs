@@ -10,7 +10,6 @@ mod harness;
 mod person;
 mod schema;
 mod visitor;
-mod warm;
 
 mod arguments;
 mod asking;
@@ -31,3 +30,4 @@ mod ports;
 mod protocol;
 mod real_client;
 mod terminal;
+mod warm;
