@@ -74,7 +74,7 @@ pub use certificates::renew as renew_certificates;
 pub use plan::{HOME, WORKSPACE, variables};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
-pub use sys::interrupt_nobody;
+pub use sys::{interrupt_nobody, watched};
 
 /// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.
 pub fn run_role_if_asked() {

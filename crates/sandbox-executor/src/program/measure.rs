@@ -26,6 +26,15 @@ const ENTRY: u64 = 512;
 /// Entries after which others are let at work.
 const TURN: u32 = 512;
 
+/// Which files count.
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    /// Those of this file system that were made or changed since this second: the rest is the image's. Nothing inside can set
+    /// back the time of a change.
+    Since(i64),
+}
+
 /// What was found.
 #[derive(Default)]
 struct Found {
@@ -36,7 +45,10 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, stat: &Stat) {
+    fn add(&mut self, stat: &Stat, which: Which) {
+        if matches!(which, Which::Since(start) if stat.st_ctime < start) {
+            return;
+        }
         let several = stat.st_nlink > 1 && FileType::from_raw_mode(stat.st_mode) != FileType::Directory;
         if !several || self.linked.insert((stat.st_dev, stat.st_ino)) {
             self.bytes = self.bytes.saturating_add((stat.st_blocks as u64).saturating_mul(512) + ENTRY);
@@ -46,9 +58,11 @@ impl Found {
 
 /// Looks for ever.
 pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
+    let start = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
     loop {
         let began = Instant::now();
-        let found = look(&executor).await;
+        let found = look(&executor, start).await;
+        executor.kept.set(Some(found.bytes));
         if found.bytes > limit.0 || found.trouble.is_some() {
             executor.counters.note_disk(found.bytes, found.trouble);
             executor.kill(Members::All).await;
@@ -59,12 +73,15 @@ pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
     }
 }
 
-async fn look(executor: &Executor) -> Found {
+async fn look(executor: &Executor, start: i64) -> Found {
     let mut found = Found::default();
-    for folder in &executor.boot.itself.own {
+    let itself = &executor.boot.itself;
+    let own = itself.own.iter().map(|folder| (folder.as_str(), Which::All));
+    let root = itself.root.then_some(("/", Which::Since(start)));
+    for (folder, which) in own.chain(root) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(CWD, folder.as_str(), flags, Mode::empty()) {
-            Ok(folder) => walk(folder, &mut found).await,
+        match openat(CWD, folder, flags, Mode::empty()) {
+            Ok(folder) => walk(folder, which, &mut found).await,
             Err(_) => found.trouble = Some(DiskTrouble::Unreadable),
         }
     }
@@ -72,10 +89,9 @@ async fn look(executor: &Executor) -> Found {
     found
 }
 
-async fn walk(folder: OwnedFd, found: &mut Found) {
-    if let Ok(stat) = rustix::fs::fstat(&folder) {
-        found.devices.insert(stat.st_dev);
-    }
+async fn walk(folder: OwnedFd, which: Which, found: &mut Found) {
+    let Ok(device) = rustix::fs::fstat(&folder).map(|stat| stat.st_dev) else { return };
+    found.devices.insert(device);
     let Ok(folder) = Dir::new(folder) else { return };
     let (mut above, mut seen) = (vec![folder], 0u32);
     while let Some(folder) = above.last_mut() {
@@ -90,14 +106,18 @@ async fn walk(folder: OwnedFd, found: &mut Found) {
         seen += 1;
         let Ok(here) = folder.fd() else { continue };
         let Ok(stat) = statat(here, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        found.add(&stat);
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        found.add(&stat, which);
+        // What is mounted within has its own limit, or is looked at by itself. Files of layers may show other devices than
+        // their folders.
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_dev == device {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(here, &name, flags, Mode::empty()).and_then(Dir::new) {
                 _ if above.len() == DEEPEST => found.trouble = Some(DiskTrouble::TooDeep),
                 Ok(inner) => above.push(inner),
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {}
                 Err(rustix::io::Errno::MFILE) => found.trouble = Some(DiskTrouble::TooManyOpen),
+                // A folder of the image that the commands' user may not look into.
+                Err(_) if matches!(which, Which::Since(start) if stat.st_ctime < start) => {}
                 Err(_) => found.trouble = Some(DiskTrouble::Unreadable),
             }
         }
