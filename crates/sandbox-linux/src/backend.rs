@@ -166,6 +166,7 @@ impl Backend for LinuxBackend {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
+        no_runtime(spec)?;
         let calls = Chosen::find(&spec.policy.privileges)?;
         let prepared = prepare(spec, &launcher.host).await?;
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
@@ -365,6 +366,18 @@ async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
             Err(Error::Step { step: step(), why })
         }
     }
+}
+
+/// There is nothing between a sandbox and the kernel here, so there is nothing to choose.
+pub(crate) fn no_runtime(spec: &SandboxSpec) -> Result<()> {
+    let Some(runtime) = &spec.policy.privileges.runtime else { return Ok(()) };
+    Err(Error::Invalid {
+        what: format!(
+            "the policy `{}` names the runtime `{runtime}`, and the embedded backend has none",
+            spec.policy.name
+        ),
+        fix: "Use a backend that drives runtimes (`--backend docker`), or a policy without a runtime".into(),
+    })
 }
 
 fn launcher_gone() -> Error {

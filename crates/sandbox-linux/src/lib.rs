@@ -43,7 +43,7 @@ mod programs;
 mod repair;
 mod root;
 mod sandbox;
-mod seccomp;
+pub mod seccomp;
 mod security_module;
 mod single;
 mod skeleton;
@@ -71,10 +71,10 @@ use sandbox_core::{Result, Sandbox};
 pub use aside::Leash;
 pub use backend::{BACKEND, LinuxBackend};
 pub use certificates::renew as renew_certificates;
-pub use plan::{HOME, WORKSPACE};
+pub use plan::{HOME, WORKSPACE, variables};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
-pub use sys::interrupt_nobody;
+pub use sys::{interrupt_nobody, watched};
 
 /// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.
 pub fn run_role_if_asked() {

@@ -238,6 +238,7 @@ pub fn plan(
             die_with_parent: watch.processes(),
             // bwrap makes the network, so nobody outside can make anything in it.
             proxy: (host.bwrap.is_some() && network == Kind::Wired).then_some(way_out::PROXY_PORT),
+            itself: Default::default(),
         },
         watch: watch.standing(),
     };
@@ -292,6 +293,11 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
     let not_to_it = ["no_proxy", "NO_PROXY"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     to_it.into_iter().map(move |name| (name, proxy.clone())).chain(not_to_it).chain([node])
+}
+
+/// The variables that every command of such a sandbox starts with, on any backend.
+pub fn variables(spec: &SandboxSpec) -> BTreeMap<String, String> {
+    environment(spec, kind_of_network(spec))
 }
 
 fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {

@@ -95,7 +95,8 @@ impl Capabilities {
         })
     }
 
-    fn names(self) -> Vec<&'static str> {
+    /// Their names, in the order of their numbers.
+    pub fn names(self) -> Vec<&'static str> {
         NAMES.iter().enumerate().filter(|(number, _)| self.0 & (1 << number) != 0).map(|(_, name)| *name).collect()
     }
 }

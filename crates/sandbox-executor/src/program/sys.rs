@@ -46,6 +46,27 @@ pub fn use_files_as(uid: u32) {
     unsafe { libc::setfsuid(uid) };
 }
 
+/// Installs a filter for system calls for good, 8 bytes for each instruction, as the kernel reads it.
+pub fn install_filter(instructions: &[u8]) -> io::Result<()> {
+    let mut filter: Vec<libc::sock_filter> = instructions
+        .chunks_exact(8)
+        .map(|bytes| libc::sock_filter {
+            code: u16::from_ne_bytes([bytes[0], bytes[1]]),
+            jt: bytes[2],
+            jf: bytes[3],
+            k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        })
+        .collect();
+    let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+    // SAFETY: plain numbers, then a program of `length` instructions that outlives the call; the kernel copies and checks it.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) == 0
+    };
+    if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Fills the buffer with bytes that cannot be guessed.
 pub fn fill_with_chance(buffer: &mut [u8]) -> io::Result<()> {
     // SAFETY: the pointer and length describe the buffer; up to 256 bytes are never given in part.
