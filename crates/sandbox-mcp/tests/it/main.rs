@@ -30,4 +30,5 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod templates;
 mod terminal;
