@@ -202,7 +202,10 @@ mod tests {
         let tests = profile.calls.values().flatten().flat_map(|rule| &rule.tests);
         let values = tests.flat_map(|test| [test.value, test.value | 1 << 32, test.value ^ 1]);
         let values: std::collections::BTreeSet<u64> = values.collect();
-        values.into_iter().chain([0, 1, 2, 3, 10, 16, u64::MAX, u64::from(u32::MAX), 0x5412, 0x541c, 0x1_0000_5412]).collect()
+        values
+            .into_iter()
+            .chain([0, 1, 2, 3, 10, 16, u64::MAX, u64::from(u32::MAX), 0x5412, 0x541c, 0x1_0000_5412])
+            .collect()
     }
 
     #[test]
