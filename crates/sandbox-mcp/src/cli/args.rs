@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
-use sandbox_core::{Image, SessionId};
+use sandbox_core::{Image, Reference, SessionId};
 
 use crate::{agent::Agent, config::Flags};
 
@@ -123,6 +123,19 @@ Examples:
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
+    /// Bring an image to this machine: from a registry, an archive (`docker save`, OCI) or the folder of an OCI layout
+    #[command(after_help = "\
+Logins of docker and podman are used (~/.docker/config.json, podman's auth.json); no engine is needed.
+
+Examples:
+  sandbox-mcp pull python:3.12-slim
+  sandbox-mcp pull ./image.tar --name mine:1          made with `docker save` or `skopeo`
+  sandbox-mcp exec --image python:3.12-slim -- python3 -V")]
+    Pull(Pull),
+    /// List the images on this machine
+    Images,
+    /// Remove images; layers that others share stay
+    Rmi(Rmi),
     /// Tell what works on this machine, what does not, and how to fix it
     #[command(after_help = "\
 Examples:
@@ -263,6 +276,25 @@ pub struct Rm {
     /// Your sandboxes that have ended
     #[arg(long)]
     pub ended: bool,
+}
+
+/// `pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// The name of an image, the path of an archive, or of a folder with an OCI layout
+    #[arg(value_name = "NAME|ARCHIVE|FOLDER")]
+    pub source: String,
+    /// What it is called here [default: its own name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Reference>,
+}
+
+/// `rmi`.
+#[derive(Debug, Args)]
+pub struct Rmi {
+    /// Images by name; `images` shows them
+    #[arg(required = true, value_name = "NAME")]
+    pub images: Vec<Reference>,
 }
 
 /// A port of a program inside.

@@ -33,7 +33,9 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     config::prepare_state(&settings.state)?;
     let spec = spec(&settings, &args)?;
     let embedded = backend(&settings, &args)?.unwrap_or(&settings.backend) == sandbox_linux::BACKEND;
-    if !embedded || secrets::are_there(&settings, &spec.policy) {
+    // An image that has to be fetched first takes a runtime.
+    let missing = matches!(&spec.image, Image::Reference(name) if !sandbox_linux::has_image(&settings.state, name));
+    if !embedded || missing || secrets::are_there(&settings, &spec.policy) {
         return Ok(Err(args));
     }
     let most = spec.policy.limits.run.min(settings.max_timeout);

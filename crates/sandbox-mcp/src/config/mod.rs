@@ -4,6 +4,7 @@
 
 mod ask;
 mod ceiling;
+mod images;
 mod keys;
 mod mirrors;
 mod paths;
@@ -18,6 +19,7 @@ mod words;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
+pub use images::NamePattern;
 pub use keys::{KEYS, Key, markdown};
 pub use mirrors::Mirrors;
 pub use paths::config_file;

@@ -9,14 +9,15 @@ use std::{
 
 use sandbox_core::{Bytes, Control, Image, Policy};
 use sandbox_egress::Trust;
+use sandbox_image::ImageSettings;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, Template, ceiling, mirrors, paths, secrets,
-    templates,
+    Ask, ConfigError, Mirrors, NamePattern, SecretSetting, ServiceSetting, Source, Template, ceiling, images, mirrors,
+    paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -38,6 +39,10 @@ pub struct Settings {
     pub default_image: Image,
     /// Folders that models may name as images, without links.
     pub allowed_images: Vec<PathBuf>,
+    /// Images that models may ask for by name.
+    pub allowed_names: Vec<NamePattern>,
+    /// Images by name: how they come here, and how much they may take up.
+    pub images: ImageSettings,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
     /// Where policies of the operator's own are.
@@ -95,7 +100,10 @@ impl Settings {
             typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
                 said.as_str()?.parse().ok()
             })?;
-        let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
+        let allowed = typed.take("allowed_images", images::ALLOWED, images::allowed)?.unwrap_or_default();
+        let budget = typed.take("image_budget", "a size, such as 20GiB", size)?;
+        let registries = typed.take("registry_mirrors", images::MIRRORS, images::mirrors)?;
+        let insecure = typed.take("insecure_registries", images::INSECURE, images::insecure)?;
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
@@ -111,6 +119,8 @@ impl Settings {
             backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
+            allowed_names: allowed.names,
+            images: images::settings(budget, registries, insecure),
             allowed_policies: None,
             policy_folder: folder.or_else(paths::policy_folder),
             ceiling: None,
@@ -160,8 +170,11 @@ impl Settings {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;
         }
-        settings.allowed_images =
-            images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
+        settings.allowed_images = allowed
+            .folders
+            .iter()
+            .map(|folder| ceiling::image_folder(folder, &settings.state))
+            .collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
             && folder.exists()
         {
@@ -197,7 +210,6 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
     (likeness(best) > 0.7).then_some(best)
 }
 
-const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 /// All that this program has.
 const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux";
@@ -324,11 +336,6 @@ fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
 
 fn names(said: &toml::Value) -> Option<Vec<String>> {
     list(said, ',')
-}
-
-fn folders(said: &toml::Value) -> Option<Vec<PathBuf>> {
-    let absolute = |path: String| (path.starts_with('/') && !path.contains('\0')).then(|| path.into());
-    list(said, ':')?.into_iter().map(absolute).collect()
 }
 
 fn list(said: &toml::Value, divider: char) -> Option<Vec<String>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{Bytes, Control, Denial, Policy, Reason, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use super::{
     answers::{self, Answer, CleanedUp, Created, Held, Statuses},
     arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
     error::ToolError,
-    schema, signals,
+    progress, schema, signals,
 };
 use crate::{
     app::App,
@@ -37,7 +38,11 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 }
 
 /// Makes a sandbox.
-pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
+pub async fn create_sandbox(
+    app: &App,
+    asked: CreateSandbox,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
     let refuse = |refused| above_the_ceiling(app, refused);
     let template = asked.template.as_deref().map(|name| app.settings.template(name)).transpose();
@@ -61,7 +66,7 @@ pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, T
     let backend = template.and_then(|template| template.backend.clone());
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
     let new = NewSandbox { backend, image, policy, lifetime, env };
-    let session = app.sandboxes.create(&owner, new).await?;
+    let session = progress::while_fetching(context, |tell| app.sandboxes.create_telling(&owner, new, tell)).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
     answer.notes = app.settings.lowered_by_ceiling(&given.name);

@@ -61,7 +61,7 @@ pub use warm::Warm;
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Facts, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
 use sandbox_egress::Reader;
 
 use crate::config::{Ask, Settings};
@@ -72,6 +72,9 @@ pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
 /// All sandboxes that this server can reach. Clones are the same centre.
 #[derive(Clone)]
 pub struct Sandboxes(Arc<Inner>);
+
+/// Takes what is told while an image is fetched.
+pub type Tell = Arc<dyn Fn(Fetching) + Send + Sync>;
 
 struct Inner {
     settings: Arc<Settings>,
@@ -137,12 +140,22 @@ impl Sandboxes {
 
     /// Makes a sandbox for the caller.
     pub async fn create(&self, caller: &UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+        self.create_telling(caller, new, Arc::new(|_| ())).await
+    }
+
+    /// The same; where its image has to be fetched first, how far that is is told.
+    pub async fn create_telling(
+        &self,
+        caller: &UserId,
+        new: NewSandbox,
+        tell: Tell,
+    ) -> Result<Arc<Session>, SandboxesError> {
         new.check()?;
         let (centre, caller) = (self.clone(), caller.clone());
         let (done, made) = tokio::sync::oneshot::channel();
         // A task of its own: a caller that goes away in the middle must not leave half a sandbox, nor a whole one.
         tokio::spawn(async move {
-            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new).await) {
+            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new, &*tell).await) {
                 let _ = centre.end(&unwanted, "whoever asked for it went away").await;
             }
         });
@@ -262,13 +275,18 @@ impl Sandboxes {
         &self.0.settings
     }
 
-    async fn make(&self, owner: UserId, mut new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+    async fn make(
+        &self,
+        owner: UserId,
+        mut new: NewSandbox,
+        tell: Progress<'_>,
+    ) -> Result<Arc<Session>, SandboxesError> {
         let began = Instant::now();
         self.0.settings.bound(&mut new.policy);
         if let Some(session) = self.take_warm(&owner, &new).await {
             return Ok(session);
         }
-        let (sandbox, prepared) = self.make_sandbox(owner, new).await?;
+        let (sandbox, prepared) = self.make_sandbox(owner, new, tell).await?;
         let session = self.look_after(sandbox);
         let spec = session.facts().spec.clone();
         if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
@@ -289,6 +307,7 @@ impl Sandboxes {
         &self,
         owner: UserId,
         new: NewSandbox,
+        tell: Progress<'_>,
     ) -> Result<(Arc<dyn Sandbox>, secrets::Prepared), SandboxesError> {
         let inner = &self.0;
         let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
@@ -316,7 +335,7 @@ impl Sandboxes {
         way_out::rules(&spec.policy, &inner.settings)?;
         if let Image::Reference(name) = &spec.image {
             let explain = |error| inner.settings.explain_missing(name, error);
-            backend.fetch(name, &|_| ()).await.map_err(explain)?;
+            backend.fetch(name, tell).await.map_err(explain)?;
         }
         let sandbox = backend.create(&spec).await?;
         drop(room);

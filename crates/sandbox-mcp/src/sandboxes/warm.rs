@@ -213,7 +213,7 @@ impl Sandboxes {
     }
 
     async fn make_warm(&self, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
-        let (sandbox, _) = self.make_sandbox(UserId::nobody(), new).await?;
+        let (sandbox, _) = self.make_sandbox(UserId::nobody(), new, &|_| ()).await?;
         let facts = sandbox.facts().clone();
         let session = Arc::new(self.session(sandbox, facts, Care::Ours));
         // It holds a connection from now on, so that its lease does not end.
