@@ -15,7 +15,7 @@ pub struct Key {
 }
 
 /// All settings.
-pub const KEYS: [Key; 20] = [
+pub const KEYS: &[Key] = &[
     key("state_folder", "WORKSPACE_BASE", "`~/.local/state/sandbox-mcp`", "where sandboxes and their history live"),
     key("auto_cleanup_minutes", "AUTO_CLEANUP_MINUTES", "`30`", "unused sandboxes end after so long; `0` is never"),
     key(
@@ -85,6 +85,58 @@ pub const KEYS: [Key; 20] = [
         "SANDBOX_MCP_FREEZE_ON_LEAK",
         "`false`",
         "stop every process of a sandbox that sends the placeholder of a secret to where it does not belong",
+    ),
+    key(
+        "agent",
+        "SANDBOX_MCP_AGENT",
+        "`\"auto\"`",
+        "who works on tasks when nobody is named; `auto` takes what is configured",
+    ),
+    key("model", "SANDBOX_MCP_MODEL", "`\"claude-opus-5-5\"`", "the model that the agent `claude` asks"),
+    key(
+        "model_api",
+        "SANDBOX_MCP_MODEL_API",
+        "`\"messages\"`",
+        "how it is spoken to: `messages` (Anthropic), or `chat` (OpenAI, Ollama, llama.cpp, vLLM)",
+    ),
+    key(
+        "model_url",
+        "SANDBOX_MCP_MODEL_URL",
+        "the address of Anthropic, or with `chat` of OpenAI",
+        "where it is, such as `http://127.0.0.1:11434/v1`; an address that begins with `http:` needs no key",
+    ),
+    key(
+        "model_key",
+        "SANDBOX_MCP_MODEL_KEY",
+        "the variable `ANTHROPIC_API_KEY`, or with `chat` `OPENAI_API_KEY`",
+        "where its key comes from: `env:NAME`, `file:/PATH` or `command:PROGRAM ARGUMENT…`; never the key itself",
+    ),
+    key(
+        "model_context_tokens",
+        "SANDBOX_MCP_MODEL_CONTEXT_TOKENS",
+        "`200000`",
+        "a conversation that grows longer is summed up and goes on from there",
+    ),
+    key("model_answer_tokens", "SANDBOX_MCP_MODEL_ANSWER_TOKENS", "`16000`", "the longest single answer of the model"),
+    key(
+        "model_idle_seconds",
+        "SANDBOX_MCP_MODEL_IDLE_SECONDS",
+        "`120`",
+        "a model that says nothing for so long is asked again",
+    ),
+    key("max_turns", "SANDBOX_MCP_MAX_TURNS", "`100`", "a task may ask the model so often"),
+    key("task_budget_usd", "SANDBOX_MCP_TASK_BUDGET_USD", "`5`", "a task may cost so much, in US dollars"),
+    key(
+        "task_budget_tokens",
+        "SANDBOX_MCP_TASK_BUDGET_TOKENS",
+        "`5000000`",
+        "a task may use so many tokens, read and written, those from the cache too",
+    ),
+    key(
+        "mock_script",
+        "SANDBOX_MCP_MOCK_SCRIPT",
+        "none",
+        "a file with steps that the agent `mock` follows, for demonstrations and tests",
     ),
     key(
         "log",
