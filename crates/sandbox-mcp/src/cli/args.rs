@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
 use sandbox_core::{Image, Reference, SessionId};
 
-use crate::{agent::Agent, config::Flags};
+use crate::config::Flags;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -180,9 +180,9 @@ pub struct Run {
     /// Replace files that are in DIR already
     #[arg(long)]
     pub force: bool,
-    /// Who works on it
-    #[arg(long, default_value = "mock")]
-    pub agent: Agent,
+    /// Who works on it: `auto`, `claude`, `mock` [default: what the settings say, else `auto`]
+    #[arg(long)]
+    pub agent: Option<String>,
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
@@ -192,6 +192,9 @@ pub struct Run {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long)]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// Stop after this long: 90, 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
@@ -212,6 +215,9 @@ pub struct Exec {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image, policy and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,

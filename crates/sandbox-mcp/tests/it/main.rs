@@ -7,10 +7,12 @@
 #[path = "../support/disguise.rs"]
 mod disguise;
 mod harness;
+mod model;
 mod person;
 mod schema;
 mod visitor;
 
+mod agents;
 mod arguments;
 mod asking;
 mod commands;
@@ -29,4 +31,6 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod templates;
 mod terminal;
+mod warm;
