@@ -7,6 +7,7 @@ mod access;
 mod answers;
 mod arguments;
 mod asking;
+pub mod bound;
 mod error;
 mod files;
 mod follow;
@@ -38,10 +39,19 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves on standard input and output until the input ends. Sandboxes are the caller's to end.
 pub async fn serve_stdio(app: App) -> anyhow::Result<()> {
+    on_stdio(server::Server::new(app)).await
+}
+
+/// The same for one sandbox only.
+pub async fn serve_one_on_stdio(app: App, bound: bound::Bound) -> anyhow::Result<()> {
+    on_stdio(server::Server::new(app).bound(bound)).await
+}
+
+async fn on_stdio(server: server::Server) -> anyhow::Result<()> {
     let (input, output) = stdio_pipes();
     let lines = transport::Lines::new(input, output);
     let ended = lines.ended();
-    let running = match server::Server::new(app).serve(lines).await {
+    let running = match server.serve(lines).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
