@@ -8,9 +8,11 @@ mod answers;
 mod arguments;
 mod asking;
 pub mod bound;
+mod client;
 mod error;
 mod files;
 mod follow;
+pub mod inside;
 mod line_id;
 mod listing;
 mod names;
@@ -29,6 +31,8 @@ mod tools;
 mod transport;
 
 use std::time::Duration;
+
+pub use client::Client;
 
 use rmcp::{ServiceExt, service::ServerInitializeError, transport::stdio_pipes};
 

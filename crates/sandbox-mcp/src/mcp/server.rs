@@ -10,7 +10,7 @@ use rmcp::{
         ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
         ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -191,6 +191,13 @@ impl ServerHandler for Server {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    /// From now on whoever sits at this client can be asked, also from inside a sandbox.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if self.bound.is_none() {
+            self.app.client.set(context.peer);
+        }
     }
 
     async fn list_tools(
