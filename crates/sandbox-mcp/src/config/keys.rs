@@ -187,9 +187,14 @@ pub fn markdown() -> String {
 
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
-/// Read by the embedded backend itself; they are for tests, not for operators.
-pub(super) const INTERNAL: [&str; 4] =
-    ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_NO_NFTABLES", "SANDBOX_MCP_SINGLE_ID", "SANDBOX_MCP_USE_BWRAP"];
+/// Read by the embedded backend itself, for tests and not for operators; and the one that programs in a sandbox find.
+pub(super) const INTERNAL: [&str; 5] = [
+    "SANDBOX_MCP_URL",
+    "SANDBOX_MCP_LEASE_SECONDS",
+    "SANDBOX_MCP_NO_NFTABLES",
+    "SANDBOX_MCP_SINGLE_ID",
+    "SANDBOX_MCP_USE_BWRAP",
+];
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 
