@@ -55,7 +55,7 @@ mod sys;
 mod trash;
 mod tree;
 pub mod tunnel;
-mod unavailable;
+pub mod unavailable;
 mod unlinked;
 #[cfg(feature = "breakable")]
 pub mod wall;
