@@ -71,6 +71,7 @@ pub fn message(
             disk: Some(policy.limits.disk),
             root: policy.filesystem.root == Root::Writable,
             token: if reach == Reach::Streams { token } else { Vec::new() },
+            ..Itself::default()
         },
     }
 }

@@ -105,13 +105,13 @@ async fn text(archive: &mut (impl AsyncRead + Unpin), size: u64) -> io::Result<S
     }
     let mut bytes = vec![0; size as usize];
     archive.read_exact(&mut bytes).await?;
-    skip(archive, size.next_multiple_of(BLOCK as u64) - size).await?;
+    let padding = size.next_multiple_of(BLOCK as u64) - size;
+    archive.read_exact(&mut vec![0; padding as usize]).await?;
     Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned())
 }
 
 async fn skip(archive: &mut (impl AsyncRead + Unpin), size: u64) -> io::Result<()> {
-    let padded = if size.is_multiple_of(BLOCK as u64) { size } else { size.next_multiple_of(BLOCK as u64) };
-    let mut content = archive.take(padded);
+    let mut content = archive.take(size.next_multiple_of(BLOCK as u64));
     tokio::io::copy(&mut content, &mut tokio::io::sink()).await.map(drop)
 }
 

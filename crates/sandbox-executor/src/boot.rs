@@ -110,6 +110,13 @@ pub struct Itself {
     /// What whoever comes over a bridge must know; nobody may come that way where it is empty.
     #[serde(default, with = "serde_bytes")]
     pub token: Vec<u8>,
+    /// Processes and threads of commands, held by a cgroup of the sandbox's own kernel (gVisor's) that the executor makes and
+    /// nobody sees afterwards. It starts with the power to do so, which is not among what it keeps.
+    #[serde(default)]
+    pub pids: Option<u32>,
+    /// A file inside that stands for [`VERDICTS_FD`].
+    #[serde(default)]
+    pub verdicts: Option<String>,
 }
 
 /// The first argument of an executor that an engine starts: it connects to the socket that the second argument names, and is
@@ -118,6 +125,8 @@ pub const DIAL_ROLE: &str = "dial";
 /// The first argument of one that reads what to do from standard input: its length (4 bytes, big endian), then a [`Boot`].
 /// Its report comes in the same form on standard output.
 pub const STREAMS_ROLE: &str = "streams";
+/// The first argument of one that finds what to do in the file that the second argument names.
+pub const FILE_ROLE: &str = "file";
 /// The first argument of a process that an engine starts beside an executor: whatever comes on its standard input goes to that
 /// executor, and back. The first bytes are [`Itself::token`].
 pub const BRIDGE_ROLE: &str = "bridge";
@@ -146,8 +155,25 @@ pub enum Attachment {
     /// One multiplexed stream on standard input and output. With [`Itself::token`] bridges may come too, and it outlives
     /// the stream.
     Streams,
+    /// It connects to a local socket that somebody outside listens on, and keeps one connection waiting there for whoever
+    /// comes next.
+    Call {
+        /// Where the socket is, inside.
+        path: String,
+        /// What it carries.
+        carries: Carries,
+    },
     /// Nobody: it runs this one command with its own standard streams and ends with it.
     Single(Box<Exec>),
+}
+
+/// What a socket that an executor calls carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carries {
+    /// Packets, and descriptors with them (`SOCK_SEQPACKET`).
+    Descriptors,
+    /// Bytes only: descriptors do not pass between kernels.
+    Bytes,
 }
 
 /// Who commands are.

@@ -11,49 +11,50 @@ mod allowed;
 mod aside;
 mod backend;
 mod balance;
-mod birth;
+pub mod birth;
 mod bwrap;
-mod certificates;
-mod cgroup;
-mod counts;
-mod disk;
-mod enact;
-mod etc;
+pub mod certificates;
+pub mod cgroup;
+pub mod counts;
+pub mod disk;
+pub mod enact;
+pub mod etc;
 pub mod executor_image;
 pub mod folder;
-mod ground;
+pub mod ground;
 mod handover;
 mod holdings;
-mod host;
-mod ids;
+pub mod host;
+pub mod ids;
+mod images;
 mod java_trust;
 mod landlock;
 mod launcher;
-mod layers;
+pub mod layers;
 mod netlink;
-mod network;
+pub mod network;
 mod nft;
 mod orders;
-mod places;
-mod plan;
-mod prepared;
+pub mod places;
+pub mod plan;
+pub mod prepared;
 mod pressure;
-mod probe;
+pub mod probe;
 mod programs;
 mod repair;
-mod root;
+pub mod root;
 mod sandbox;
 pub mod seccomp;
-mod security_module;
+pub mod security_module;
 mod single;
 mod skeleton;
 mod spare;
-mod stage;
-mod steps;
-mod supervise;
-mod sys;
-mod trash;
-mod tree;
+pub mod stage;
+pub mod steps;
+pub mod supervise;
+pub mod sys;
+pub mod trash;
+pub mod tree;
 pub mod tunnel;
 pub mod unavailable;
 mod unlinked;
@@ -62,24 +63,30 @@ pub mod wall;
 #[cfg(not(feature = "breakable"))]
 mod wall;
 pub mod way_out;
-mod wire;
+pub mod wire;
 
 use std::{path::Path, sync::Arc};
 
 use sandbox_core::{Result, Sandbox};
 
 pub use aside::Leash;
-pub use backend::{BACKEND, LinuxBackend};
+pub use backend::{BACKEND, LEASE_VARIABLE, LinuxBackend, slot};
 pub use certificates::renew as renew_certificates;
+pub use images::{is_there as has_image, open as open_images, root_of as root_of_image};
 pub use plan::{HOME, WORKSPACE, variables};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
 pub use sys::{interrupt_nobody, watched};
 
-/// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.
+/// Runs the launcher, or what unpacks images, and ends, if this process was started as one. Call it first in `main`, before any thread exists.
 pub fn run_role_if_asked() {
     let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|name| name == backend::LAUNCHER_ROLE) {
+    let role = arguments.next().unwrap_or_default();
+    if role == images::ROLE {
+        let order = arguments.next().unwrap_or_default();
+        std::process::exit(images::work(&order.to_string_lossy()));
+    }
+    if role == backend::LAUNCHER_ROLE {
         let state = arguments.next().unwrap_or_default();
         let code = match launcher::run(Path::new(&state)) {
             Ok(()) => 0,

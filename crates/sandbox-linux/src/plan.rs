@@ -21,6 +21,7 @@ use crate::{
     holdings,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
+    images,
     layers::Layers,
     network::Kind,
     prepared::Prepared,
@@ -37,7 +38,7 @@ pub const WORKSPACE: &str = "/workspace";
 /// HOME, inside. Never in the workspace, so that caches are not results.
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
-const HISTORY: Bytes = Bytes::mib(4);
+pub const HISTORY: Bytes = Bytes::mib(4);
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,8 @@ pub struct Plan {
     pub folders: Vec<(String, u32)>,
     /// What of the cache its layers stand on; it is kept as long as the sandbox has a link to it.
     pub ground: Option<PathBuf>,
+    /// The same of images, where it starts from one that has a name.
+    pub image: Option<PathBuf>,
     /// User and group ids.
     pub ids: IdMap,
     /// The id that the first process takes inside.
@@ -186,6 +189,7 @@ pub fn plan(
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
         folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
         ground: prepared.ground.clone(),
+        image: prepared.named.as_ref().map(|named| named.link.clone()),
         ids,
         first_id,
         counts,
@@ -224,7 +228,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec, network),
+            env: environment(spec, network, prepared),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -277,12 +281,13 @@ pub fn kind_of_network(spec: &SandboxSpec) -> Kind {
 
 /// Files of an image may belong to the commands' user, so only where there are none that user can be another one
 /// outside for each sandbox.
-fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
+pub fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
     let ids = IdMap::new(host.ids, slot, user);
     if spec.image == Image::Host && wall::stands(Wall::OwnUser) { ids.with_own_user(slot) } else { ids }
 }
 
-fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
+/// Folders that may be written.
+pub fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
     known.iter().map(|place| (*place).to_owned()).chain(prepared.places.iter().cloned()).collect()
 }
 
@@ -297,10 +302,10 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
 
 /// The variables that every command of such a sandbox starts with, on any backend.
 pub fn variables(spec: &SandboxSpec) -> BTreeMap<String, String> {
-    environment(spec, kind_of_network(spec))
+    environment(spec, kind_of_network(spec), &Prepared::default())
 }
 
-fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
+fn environment(spec: &SandboxSpec, network: Kind, prepared: &Prepared) -> BTreeMap<String, String> {
     let path = format!(
         "{HOME}/.venv/bin:{HOME}/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     );
@@ -324,13 +329,16 @@ fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
     if network == Kind::Wired {
         env.extend(proxy_variables().map(|(name, value)| (name.to_owned(), value)));
     }
+    if let Some(named) = &prepared.named {
+        env = images::beneath(env, &named.env, HOME);
+    }
     env.extend(spec.env.clone());
     env
 }
 
 /// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
 /// grants to commands.
-fn capabilities(granted: Capabilities, single: bool) -> u64 {
+pub fn capabilities(granted: Capabilities, single: bool) -> u64 {
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;

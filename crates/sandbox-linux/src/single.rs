@@ -22,6 +22,7 @@ use crate::{
     disk::{self, Free, Ledger, Occasion},
     executor_image, folder,
     host::Host,
+    images,
     plan::{self, Plan},
     prepared::Prepared,
     probe,
@@ -58,8 +59,11 @@ pub fn run_single(
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let prepared = Prepared::for_spec(spec, &host)?;
-    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
+    // Until it is linked to.
+    let standing = images::stand(spec, &host)?;
+    let mut prepared = Prepared::for_spec(&standing.spec, &host)?;
+    prepared.named = standing.named.clone();
+    let (mut plan, enforcement) = plan::plan(&standing.spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     // With a new label the kernel forgets it, and the executor has to say it again.
@@ -117,7 +121,8 @@ fn hand_over(newborn: &Newborn, plan: &Plan, aside: Option<&Aside>) -> io::Resul
 fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
     // The sandbox's /proc comes first, unless there will be no sandbox.
     if let Some(mut supervisor) = newborn.contact.supervisor(plan.watch.clone()) {
-        let mut disk = Disk { due: Instant::now() + DISK_EVERY, occasion: Occasion::new(), ledger: Ledger::default() };
+        let mut disk =
+            Disk { due: Instant::now() + DISK_EVERY, occasion: Occasion::default(), ledger: Ledger::default() };
         while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
             let now = Instant::now();
             if supervisor.due().is_some_and(|due| due <= now) {

@@ -71,7 +71,7 @@ pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
 /// The embedded backend.
 pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
     config::prepare_state(&settings.state)?;
-    let backend = LinuxBackend::start(&settings.state);
+    let backend = LinuxBackend::start_with(&settings.state, settings.images.clone());
     Ok(Arc::new(backend.context("sandboxes cannot be made on this machine (`sandbox-mcp doctor` says more)")?))
 }
 

@@ -1,6 +1,8 @@
 //! The program: how it starts, and what it holds while it serves.
 
+mod beneath;
 mod bridge;
+mod call;
 mod census;
 mod counters;
 mod dial;
@@ -13,6 +15,7 @@ mod itself;
 mod jobs;
 mod launch;
 mod listing;
+mod mark;
 mod measure;
 mod output;
 mod paths;
@@ -200,6 +203,10 @@ pub fn main() {
 fn begin(passed: Passed, status: Status) {
     if let Err(why) = start(passed, status) {
         let (status, why) = *why;
+        if status.socket.is_none() {
+            // Whoever started us reads what else a runtime has to say.
+            eprintln!("the executor cannot work: {why}");
+        }
         status.tell(&BootReport::Failed(why));
         std::process::exit(1);
     }
@@ -224,7 +231,8 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         let _ = set_child_subreaper(Some(getpid()));
     }
     let mut starter = Starter::new(passed.score);
-    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, passed.verdicts));
+    let verdicts = passed.verdicts.or_else(|| itself::open_verdicts(&boot));
+    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
         if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));

@@ -13,7 +13,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, recvmsg, socket_with,
 };
-use sandbox_executor::boot::{BRIDGE_ROLE, DIAL_ROLE, LETTER_OOM, LETTER_PIDS, PACKET_BOOT, STREAMS_ROLE};
+use sandbox_executor::boot::{BRIDGE_ROLE, DIAL_ROLE, FILE_ROLE, LETTER_OOM, LETTER_PIDS, PACKET_BOOT, STREAMS_ROLE};
 
 use super::{Form, MAX_BOOT, Passed, Status, begin, bridge, sys};
 
@@ -31,6 +31,7 @@ pub fn run_if_asked() -> bool {
     let started = match (role.to_str(), arguments.next()) {
         (Some(DIAL_ROLE), Some(path)) => dial(path.into()),
         (Some(STREAMS_ROLE), None) => streams(),
+        (Some(FILE_ROLE), Some(path)) => file(path.into()),
         (Some(BRIDGE_ROLE), None) => bridge::cross(),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     };
@@ -108,5 +109,12 @@ fn streams() -> io::Result<()> {
     let output = rustix::io::fcntl_dupfd_cloexec(io::stdout().as_fd(), FIRST_STRAY_FD)?;
     let status = Status { socket: Some(output), form: Form::WithLength, door: None };
     begin(Passed { message: Some(boot), ..Passed::default() }, status);
+    Ok(())
+}
+
+/// What to do lies in a file. Whoever started us reads what we say on standard error.
+fn file(path: PathBuf) -> io::Result<()> {
+    let boot = OwnedFd::from(File::open(path)?);
+    begin(Passed { boot: Some(boot), ..Passed::default() }, Status { socket: None, form: Form::Alone, door: None });
     Ok(())
 }

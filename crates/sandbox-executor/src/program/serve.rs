@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use sandbox_core::Channel;
 use sandbox_executor::{
-    boot::Attachment,
+    boot::{Attachment, Carries},
     carrier::{Connection, Flow, Side},
     frame::FrameError,
     protocol::{Failure, Reason, Reply, Request, Target},
@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Executor, NotStarted, Status, bridge, dial::Dialled, failure::failed, files, listing, measure, output::Until, port,
-    removal, run, sys, terminal, tree::Members,
+    Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, measure, output::Until,
+    port, removal, run, sys, terminal, tree::Members,
 };
 
 /// Servers at once.
@@ -70,7 +70,15 @@ async fn serve(executor: &Rc<Executor>, ways: Ways, status: Status) -> Result<()
     if let Some(limit) = executor.boot.itself.disk {
         tokio::task::spawn_local(measure::watch(Rc::clone(executor), limit));
     }
-    match executor.boot.attachment {
+    match &executor.boot.attachment {
+        Attachment::Call { path, carries } => {
+            status.ready();
+            tokio::select! {
+                () = receive(executor, &presence, path, *carries) => {}
+                () = lapse(executor.boot.lease, &presence) => {}
+                () = executor.ending.notified() => tokio::time::sleep(FAREWELL).await,
+            }
+        }
         Attachment::Streams => {
             let (Some(input), Some(output)) = (sys::take(0), sys::take(1)) else {
                 return Err(Box::new((status, "standard input or output is closed".to_owned())));
@@ -185,6 +193,14 @@ pub fn welcome(executor: &Rc<Executor>, presence: &Rc<Presence>, channel: Channe
     }
     let (executor, presence) = (Rc::clone(executor), Rc::clone(presence));
     tokio::task::spawn_local(async move { converse(&executor, &presence, channel).await });
+}
+
+/// The same where we connect, and whoever comes finds us waiting.
+async fn receive(executor: &Rc<Executor>, presence: &Rc<Presence>, path: &str, carries: Carries) {
+    loop {
+        let channel = call::wait_for_somebody(executor, path, carries).await;
+        welcome(executor, presence, channel);
+    }
 }
 
 /// Returns when nobody was connected for so long.

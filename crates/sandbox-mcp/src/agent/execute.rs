@@ -1,7 +1,6 @@
 //! The way of a task from request to result. Every door calls [`execute`]; dropping its future stops the work.
 
 use std::{
-    collections::BTreeMap,
     io::Read,
     sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -87,11 +86,12 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
                 _ => Ok(session),
             }
         }
-        TaskPlace::New { backend, level, image, lifetime } => {
+        TaskPlace::New { backend, level, image, lifetime, env } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let new = NewSandbox { backend: backend.clone(), image, policy, lifetime: *lifetime, env: BTreeMap::new() };
+            let (backend, env) = (backend.clone(), env.clone());
+            let new = NewSandbox { backend, image, policy, lifetime: *lifetime, env };
             Ok(sandboxes.create(caller, new).await?)
         }
     }

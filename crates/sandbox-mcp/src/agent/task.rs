@@ -1,6 +1,6 @@
 //! A task in plain words and what came of it, as every door says it. [`super::execute`] does the work.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
@@ -43,6 +43,8 @@ pub enum TaskPlace {
         image: Option<Image>,
         /// Whether the sandbox is kept.
         lifetime: Lifetime,
+        /// Variables of its commands.
+        env: BTreeMap<String, String>,
     },
     /// In a sandbox that exists.
     Existing {

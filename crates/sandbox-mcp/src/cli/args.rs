@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
-use sandbox_core::{Image, SessionId};
+use sandbox_core::{Image, Reference, SessionId};
 
 use crate::{agent::Agent, config::Flags};
 
@@ -123,6 +123,19 @@ Examples:
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
+    /// Bring an image to this machine: from a registry, an archive (`docker save`, OCI) or the folder of an OCI layout
+    #[command(after_help = "\
+Logins of docker and podman are used (~/.docker/config.json, podman's auth.json); no engine is needed.
+
+Examples:
+  sandbox-mcp pull python:3.12-slim
+  sandbox-mcp pull ./image.tar --name mine:1          made with `docker save` or `skopeo`
+  sandbox-mcp exec --image python:3.12-slim -- python3 -V")]
+    Pull(Pull),
+    /// List the images on this machine
+    Images,
+    /// Remove images; layers that others share stay
+    Rmi(Rmi),
     /// Tell what works on this machine, what does not, and how to fix it
     #[command(after_help = "\
 Examples:
@@ -179,6 +192,9 @@ pub struct Run {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long)]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// Stop after this long: 90, 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
@@ -199,6 +215,9 @@ pub struct Exec {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image, policy and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,
@@ -257,6 +276,25 @@ pub struct Rm {
     /// Your sandboxes that have ended
     #[arg(long)]
     pub ended: bool,
+}
+
+/// `pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// The name of an image, the path of an archive, or of a folder with an OCI layout
+    #[arg(value_name = "NAME|ARCHIVE|FOLDER")]
+    pub source: String,
+    /// What it is called here [default: its own name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Reference>,
+}
+
+/// `rmi`.
+#[derive(Debug, Args)]
+pub struct Rmi {
+    /// Images by name; `images` shows them
+    #[arg(required = true, value_name = "NAME")]
+    pub images: Vec<Reference>,
 }
 
 /// A port of a program inside.

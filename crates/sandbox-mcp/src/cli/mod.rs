@@ -7,12 +7,14 @@ mod doctor;
 mod exec;
 mod exit;
 mod fix;
+mod images;
 mod list;
 mod logs;
 mod open;
 mod out;
 mod outside;
 mod prompt;
+mod pulling;
 mod relay;
 mod rm;
 mod run;
@@ -86,6 +88,9 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Open(args) => open::open(settings, args, answer).await,
+        Command::Pull(args) => images::pull(settings, args, answer).await,
+        Command::Images => images::images(settings, answer).await,
+        Command::Rmi(args) => images::rmi(settings, args, answer).await,
         Command::Rm(args) => rm::rm(settings, args, answer).await,
         Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,

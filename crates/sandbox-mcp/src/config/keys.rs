@@ -36,7 +36,26 @@ pub const KEYS: &[Key] = &[
         "allowed_images",
         "SANDBOX_MCP_ALLOWED_IMAGES",
         "none",
-        "folders that models may name as images, beside the default; in the environment divided by colons",
+        "images that models may name beside the default: folders, names (`python:3.12-slim`), all tags of one \
+         (`python:*`), all below a folder (`ghcr.io/team/*`); in the environment divided by commas",
+    ),
+    key(
+        "image_budget",
+        "SANDBOX_MCP_IMAGE_BUDGET",
+        "`\"20GiB\"`",
+        "what images may take up on disk; at a pull those go first that nobody used for longest",
+    ),
+    key(
+        "registry_mirrors",
+        "SANDBOX_MCP_REGISTRY_MIRRORS",
+        "none",
+        "addresses that are asked before a registry: `[\"docker.io=https://mirror.example.com\"]`",
+    ),
+    key(
+        "insecure_registries",
+        "SANDBOX_MCP_INSECURE_REGISTRIES",
+        "none",
+        "registries and mirrors that may be reached without TLS, beside this machine's own: `[\"registry.lan:5000\"]`",
     ),
     key(
         "allowed_policies",
@@ -58,6 +77,13 @@ pub const KEYS: &[Key] = &[
         "SANDBOX_MCP_ALLOW_UNENFORCED",
         "none",
         "limits that may be only watched though `strict` says otherwise, or go unheld, by name: `[\"disk\", \"time\"]`",
+    ),
+    key(
+        "warm",
+        "SANDBOX_MCP_WARM",
+        "`0`",
+        "sandboxes that `serve` keeps ready before anybody asks: so many of the default kind, or a list of kinds: \
+         `[{ policy = \"yolo-3\", image = \"host\", backend = \"linux\", count = 2 }]`",
     ),
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "`32`", "sandboxes of one user"),
     key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "`1024`", "sandboxes in all"),

@@ -1,7 +1,7 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -9,12 +9,17 @@ use std::{
 
 use sandbox_core::{Bytes, Control, Image, Policy};
 use sandbox_egress::Trust;
+use sandbox_image::ImageSettings;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
+use crate::sandboxes::Warm;
+
 use super::{
-    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
+    Ask, ConfigError, Mirrors, NamePattern, SecretSetting, ServiceSetting, Source, Template, ceiling, images, mirrors,
+    paths, secrets, templates,
     typed::{Said, Typed},
+    warm,
 };
 
 /// What the operator wants.
@@ -34,6 +39,10 @@ pub struct Settings {
     pub default_image: Image,
     /// Folders that models may name as images, without links.
     pub allowed_images: Vec<PathBuf>,
+    /// Images that models may ask for by name.
+    pub allowed_names: Vec<NamePattern>,
+    /// Images by name: how they come here, and how much they may take up.
+    pub images: ImageSettings,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
     /// Where policies of the operator's own are.
@@ -44,6 +53,10 @@ pub struct Settings {
     pub strict: bool,
     /// Limits that may go unheld.
     pub allow_unenforced: BTreeSet<Control>,
+    /// Kinds of sandboxes by name.
+    pub templates: BTreeMap<String, Template>,
+    /// Sandboxes that are kept ready before anybody asks.
+    pub warm: Vec<Warm>,
     /// Sandboxes of one user.
     pub max_sandboxes_per_user: usize,
     /// Sandboxes in all.
@@ -87,9 +100,14 @@ impl Settings {
             typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
                 said.as_str()?.parse().ok()
             })?;
-        let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
+        let allowed = typed.take("allowed_images", images::ALLOWED, images::allowed)?.unwrap_or_default();
+        let budget = typed.take("image_budget", "a size, such as 20GiB", size)?;
+        let registries = typed.take("registry_mirrors", images::MIRRORS, images::mirrors)?;
+        let insecure = typed.take("insecure_registries", images::INSECURE, images::insecure)?;
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
+        let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
+        let said_templates = typed.0.remove("templates");
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
@@ -101,11 +119,15 @@ impl Settings {
             backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
+            allowed_names: allowed.names,
+            images: images::settings(budget, registries, insecure),
             allowed_policies: None,
             policy_folder: folder.or_else(paths::policy_folder),
             ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            templates: templates::built_in(),
+            warm: Vec::new(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
@@ -136,12 +158,23 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let Some(Said { source, value }) = said_templates {
+            let refuse = |why| ConfigError::BadTable { source_: source.clone(), key: "templates", why };
+            settings.templates = templates::read(&value).map_err(refuse)?;
+            templates::check(&settings, &KNOWN_BACKENDS).map_err(refuse)?;
+        }
+        if let (Some(source_), Some(said)) = (said_warm, warm) {
+            settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
+        }
         if let Some(source_) = said_secrets {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;
         }
-        settings.allowed_images =
-            images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
+        settings.allowed_images = allowed
+            .folders
+            .iter()
+            .map(|folder| ceiling::image_folder(folder, &settings.state))
+            .collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
             && folder.exists()
         {
@@ -177,7 +210,6 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
     (likeness(best) > 0.7).then_some(best)
 }
 
-const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 /// All that this program has.
 const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux";
@@ -304,11 +336,6 @@ fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
 
 fn names(said: &toml::Value) -> Option<Vec<String>> {
     list(said, ',')
-}
-
-fn folders(said: &toml::Value) -> Option<Vec<PathBuf>> {
-    let absolute = |path: String| (path.starts_with('/') && !path.contains('\0')).then(|| path.into());
-    list(said, ':')?.into_iter().map(absolute).collect()
 }
 
 fn list(said: &toml::Value, divider: char) -> Option<Vec<String>> {

@@ -11,6 +11,8 @@ use serde::Deserialize;
 pub struct CreateSandbox {
     /// host (default: this machine's own programs, read-only) or the absolute path of a root file system that the operator allows.
     pub image: Option<String>,
+    /// A ready kind.
+    pub template: Option<String>,
     /// What it may do.
     pub policy: Option<String>,
     /// Keep it when this server ends and when idle.

@@ -83,7 +83,7 @@ impl Server {
         caller: &Caller<'_>,
     ) -> Result<Answer, ToolError> {
         match tool.name.as_ref() {
-            "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?).await,
+            "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?, context).await,
             "get_output" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 run::get_output(session, asked, context).await

@@ -48,7 +48,8 @@ pub async fn execute_task(
         Some(session_id) => TaskPlace::Existing { session_id, level },
         None => {
             app.settings.policy_for_model(Some(&agent::policy(&app.settings, level)?.name))?;
-            TaskPlace::New { backend: None, level, image: None, lifetime: Lifetime::Temporary }
+            let (lifetime, env) = (Lifetime::Temporary, Default::default());
+            TaskPlace::New { backend: None, level, image: None, lifetime, env }
         }
     };
     let request = TaskRequest {

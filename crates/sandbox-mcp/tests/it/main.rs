@@ -29,4 +29,6 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod templates;
 mod terminal;
+mod warm;
