@@ -57,7 +57,7 @@ pub mod sys;
 pub mod trash;
 pub mod tree;
 pub mod tunnel;
-mod unavailable;
+pub mod unavailable;
 mod unlinked;
 #[cfg(feature = "breakable")]
 pub mod wall;

@@ -70,7 +70,16 @@ impl App {
 
 /// All backends, of which the operator chose one as the default, in a state folder that is ours.
 pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
-    Ok(Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?))
+    let backends = Backends::new(settings.backend.as_str());
+    let backends = backends.with(sandbox_linux::BACKEND, embedded(settings)?);
+    Ok(backends.with(sandbox_docker::BACKEND, engine(settings)?))
+}
+
+/// Containers of an engine, which is looked for when somebody wants one.
+pub fn engine(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+    config::prepare_state(&settings.state)?;
+    let options = sandbox_docker::Options { address: None, image: settings.engine_images.default.clone() };
+    Ok(Arc::new(sandbox_docker::DockerBackend::new(&settings.state, options)?))
 }
 
 /// The embedded backend.
@@ -82,5 +91,8 @@ pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 
 /// A sandbox of another server of this user, by its folder.
 fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
-    sandbox_linux::attach(folder)
+    match sandbox_linux::folder::facts(folder)?.backend.as_str() {
+        sandbox_docker::BACKEND => sandbox_docker::attach(folder),
+        _ => sandbox_linux::attach(folder),
+    }
 }
