@@ -6,6 +6,7 @@ use anyhow::Context;
 use sandbox_core::{Backend, Sandbox, SessionId, UserId};
 
 use sandbox_linux::LinuxBackend;
+use sandbox_oci::OciBackend;
 
 use crate::{
     config::{self, Settings},
@@ -65,7 +66,14 @@ impl App {
 
 /// All backends, of which the operator chose one as the default, in a state folder that is ours.
 pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
-    Ok(Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?))
+    let backends = Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?);
+    Ok(backends.with(sandbox_oci::BACKEND, runtime(settings)?))
+}
+
+/// An OCI runtime, which is looked for when somebody wants it.
+pub fn runtime(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+    config::prepare_state(&settings.state)?;
+    Ok(Arc::new(OciBackend::new(&settings.state, settings.oci_runtime.as_deref())?))
 }
 
 /// The embedded backend.
@@ -77,5 +85,8 @@ pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 
 /// A sandbox of another server of this user, by its folder.
 fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
-    sandbox_linux::attach(folder)
+    match sandbox_linux::folder::facts(folder)?.backend.as_str() {
+        sandbox_oci::BACKEND => sandbox_oci::attach(folder),
+        _ => sandbox_linux::attach(folder),
+    }
 }

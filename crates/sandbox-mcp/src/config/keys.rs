@@ -29,7 +29,13 @@ pub const KEYS: &[Key] = &[
         "backend",
         "SANDBOX_MCP_BACKEND",
         "`\"linux\"`",
-        "where sandboxes run when nothing else is said: `linux`, which is embedded",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded, or `oci`, a runtime such as gVisor",
+    ),
+    key(
+        "oci_runtime",
+        "SANDBOX_MCP_OCI_RUNTIME",
+        "`\"runsc\"`",
+        "the runtime of the backend `oci`, by name or path: `runsc`, `runc`, or another that is called the same way",
     ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(

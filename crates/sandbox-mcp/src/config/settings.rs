@@ -30,6 +30,8 @@ pub struct Settings {
     pub default_policy: Policy,
     /// Where sandboxes run when nothing else is said.
     pub backend: String,
+    /// Name or path of the runtime of the backend `oci`, if said.
+    pub oci_runtime: Option<String>,
     /// The image when none is asked for.
     pub default_image: Image,
     /// Folders that models may name as images, without links.
@@ -99,6 +101,7 @@ impl Settings {
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
             backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
+            oci_runtime: typed.take("oci_runtime", RUNTIME, runtime)?,
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
             allowed_policies: None,
@@ -179,8 +182,9 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 /// All that this program has.
-const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
-const BACKENDS: &str = "the name of a backend: linux";
+const KNOWN_BACKENDS: [&str; 2] = [sandbox_linux::BACKEND, sandbox_oci::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux, oci";
+const RUNTIME: &str = "the name or the absolute path of an OCI runtime: runsc, runc";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -233,6 +237,12 @@ fn text(said: &toml::Value) -> Option<String> {
 
 fn backend(said: &toml::Value) -> Option<String> {
     text(said).filter(|name| KNOWN_BACKENDS.contains(&name.as_str()))
+}
+
+fn runtime(said: &toml::Value) -> Option<String> {
+    let usable =
+        |name: &String| !name.is_empty() && !name.contains('\0') && (name.starts_with('/') || !name.contains('/'));
+    text(said).filter(usable)
 }
 
 fn filter(said: &toml::Value) -> Option<String> {
