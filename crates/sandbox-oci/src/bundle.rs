@@ -20,6 +20,8 @@ use crate::{runtime::Kind, view};
 pub const INNER: &str = "/.sandbox";
 /// The socket that it calls.
 pub const DOOR: &str = "door";
+/// The socket behind which the way out's proxy is.
+pub const OUT: &str = "out";
 /// What it is told.
 pub const BOOT: &str = "boot";
 /// The program.

@@ -4,7 +4,13 @@ use sandbox_core::{
     Control, Enforcement, Held, SandboxSpec,
     policy::{DeniedPrograms, Root, SecurityProfile, User},
 };
-use sandbox_linux::{host::Host, ids::IdSource, plan::Watch, prepared::Prepared};
+use sandbox_linux::{
+    host::Host,
+    ids::IdSource,
+    network::Kind as Network,
+    plan::{self, Watch},
+    prepared::Prepared,
+};
 
 use crate::{
     plan::{GVISORS_OWN, OwnIds},
@@ -64,6 +70,10 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
             "own mount namespace; this machine's files are not in it",
             "user namespace, capabilities dropped, no_new_privs",
         ),
+    };
+    let network = match plan::kind_of_network(spec) {
+        Network::Sealed => network.to_owned(),
+        Network::Wired => format!("{network}; our proxy is the only way out, for programs that know one"),
     };
     enforcement.hold(Control::Network, Held::Kernel, network);
     enforcement.hold(Control::Filesystem, Held::Kernel, files);
