@@ -169,6 +169,8 @@ fn mounts(wanted: &Wanted) -> Result<Vec<Mount>, OciSpecError> {
         let options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals];
         mounts.push(mount("/dev/pts", "devpts", &options)?);
     }
+    // gVisor would show its own there, and this machine's kernel has none that belongs to nobody inside.
+    mounts.push(mount("/sys", "tmpfs", &["nosuid", "nodev", "noexec", "ro", "size=4096", "mode=555"])?);
     mounts.push(memory("/dev/shm", shm, "1777")?);
     mounts.push(memory("/tmp", wanted.tmp.0, "1777")?);
     Ok(mounts)

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// What gVisor's own processes may use beside what commands may, before the kernel ends them.
-pub const GVISORS_OWN: Bytes = Bytes::mib(128);
+pub const GVISORS_OWN: Bytes = Bytes::mib(256);
 /// gVisor's own threads are counted by the machine's kernel too, and there are several for each of a command's.
 const GVISORS_THREADS: u32 = 8192;
 /// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, sys_admin.
