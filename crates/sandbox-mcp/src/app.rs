@@ -6,6 +6,7 @@ use anyhow::Context;
 use sandbox_core::{Backend, Sandbox, SessionId, UserId};
 
 use sandbox_linux::LinuxBackend;
+use sandbox_oci::OciBackend;
 
 use crate::{
     config::{self, Settings},
@@ -72,7 +73,8 @@ impl App {
 pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
     let backends = Backends::new(settings.backend.as_str());
     let backends = backends.with(sandbox_linux::BACKEND, embedded(settings)?);
-    Ok(backends.with(sandbox_docker::BACKEND, engine(settings)?))
+    let backends = backends.with(sandbox_docker::BACKEND, engine(settings)?);
+    Ok(backends.with(sandbox_oci::BACKEND, runtime(settings)?))
 }
 
 /// Containers of an engine, which is looked for when somebody wants one.
@@ -80,6 +82,12 @@ pub fn engine(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
     config::prepare_state(&settings.state)?;
     let options = sandbox_docker::Options { address: None, image: settings.engine_images.default.clone() };
     Ok(Arc::new(sandbox_docker::DockerBackend::new(&settings.state, options)?))
+}
+
+/// An OCI runtime, which is looked for when somebody wants it.
+pub fn runtime(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+    config::prepare_state(&settings.state)?;
+    Ok(Arc::new(OciBackend::new(&settings.state, settings.oci_runtime.as_deref())?))
 }
 
 /// The embedded backend.
@@ -93,6 +101,7 @@ pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
     match sandbox_linux::folder::facts(folder)?.backend.as_str() {
         sandbox_docker::BACKEND => sandbox_docker::attach(folder),
+        sandbox_oci::BACKEND => sandbox_oci::attach(folder),
         _ => sandbox_linux::attach(folder),
     }
 }
