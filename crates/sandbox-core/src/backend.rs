@@ -6,13 +6,16 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{Bytes, Enforcement, Policy, Result, SandboxSpec, SessionId};
+use crate::{Bytes, Enforcement, Policy, Reference, Result, SandboxSpec, SessionId};
 
 /// A place where sandboxes run.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// What this host lets us do, in words, and how each of these policies would be held.
     async fn probe(&self, policies: &[Policy]) -> Probe;
+
+    /// Sees to it that sandboxes can start from this image: fetches it where it is not there yet, and tells how far it is.
+    async fn fetch(&self, image: &Reference, progress: Progress<'_>) -> Result<()>;
 
     /// Makes a sandbox and waits until its executor answers.
     async fn create(&self, spec: &SandboxSpec) -> Result<Created>;
@@ -41,6 +44,20 @@ pub trait Sandbox: Send + Sync {
 
     /// Ends it and removes everything that belongs to it. Doing so twice is fine.
     async fn destroy(&self) -> Result<()>;
+}
+
+/// Takes what is told while an image is fetched.
+pub type Progress<'a> = &'a (dyn Fn(Fetching) + Send + Sync);
+
+/// How far an image is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetching {
+    /// What is being done, in words.
+    pub step: String,
+    /// Bytes so far.
+    pub done: u64,
+    /// Bytes in all, where that is known.
+    pub total: Option<u64>,
 }
 
 /// A fresh sandbox.

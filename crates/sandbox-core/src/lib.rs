@@ -13,10 +13,12 @@ mod error;
 pub mod exec;
 mod id;
 pub mod policy;
+mod reference;
 mod spec;
 
 pub use backend::{
-    Backend, Channel, Created, Door, Duplex, Facts, Finding, Grade, Outlook, Probe, Recovered, Sandbox, Usage,
+    Backend, Channel, Created, Door, Duplex, Facts, Fetching, Finding, Grade, Outlook, Probe, Progress, Recovered,
+    Sandbox, Usage,
 };
 pub use bytes::Bytes;
 pub use denial::{Denial, Kind, Reason};
@@ -24,4 +26,5 @@ pub use enforcement::{Control, Enforcement, Held, Holding};
 pub use error::{Error, Result};
 pub use id::{InvalidId, JobId, SessionId, UserId};
 pub use policy::Policy;
+pub use reference::{InvalidReference, Reference};
 pub use spec::{Image, SandboxSpec};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Policy, SessionId, UserId};
+use crate::{Policy, Reference, SessionId, UserId, reference::InvalidReference};
 
 /// A sandbox to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,14 +35,17 @@ pub enum Image {
     Host,
     /// A folder that holds a root file system.
     Folder(PathBuf),
+    /// An OCI image, by its name in a registry.
+    Reference(Reference),
 }
 
 /// The text names no image.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`{0}` is not an image: use `host` for this machine's own programs, or the absolute path of a folder that holds a root file system"
+    "{0}. Use `host` for this machine's own programs, the absolute path of a folder that holds a root file system, or the \
+     name of an image, such as `python:3.12-slim`"
 )]
-pub struct InvalidImage(String);
+pub struct InvalidImage(InvalidReference);
 
 impl FromStr for Image {
     type Err = InvalidImage;
@@ -51,7 +54,7 @@ impl FromStr for Image {
         match text {
             "host" => Ok(Self::Host),
             path if path.starts_with('/') && !path.contains('\0') => Ok(Self::Folder(path.into())),
-            other => Err(InvalidImage(other.to_owned())),
+            name => name.parse().map(Self::Reference).map_err(InvalidImage),
         }
     }
 }
@@ -61,6 +64,7 @@ impl fmt::Display for Image {
         match self {
             Self::Host => f.write_str("host"),
             Self::Folder(path) => path.display().fmt(f),
+            Self::Reference(reference) => reference.fmt(f),
         }
     }
 }

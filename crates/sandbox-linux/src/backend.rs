@@ -19,7 +19,8 @@ use std::{
 use async_trait::async_trait;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use sandbox_core::{
-    Backend, Created, Door, Error, Facts, Policy, Probe, Recovered, Result, SandboxSpec, SessionId, Usage,
+    Backend, Created, Door, Error, Facts, Policy, Probe, Progress, Recovered, Reference, Result, SandboxSpec,
+    SessionId, Usage,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -34,7 +35,7 @@ use crate::{
     ids::SLOTS,
     orders::{Order, Report},
     plan,
-    prepared::Prepared,
+    prepared::{self, Prepared},
     probe,
     sandbox::LinuxSandbox,
     seccomp::Chosen,
@@ -43,10 +44,12 @@ use crate::{
     wire,
 };
 
+/// What sandboxes made here say of where they run.
+pub const BACKEND: &str = "linux";
 /// The name under which this program is its own launcher.
 pub const LAUNCHER_ROLE: &str = "sandbox-launcher";
 /// How long a sandbox waits for a server before it ends, in seconds.
-const LEASE_VARIABLE: &str = "SANDBOX_MCP_LEASE_SECONDS";
+pub const LEASE_VARIABLE: &str = "SANDBOX_MCP_LEASE_SECONDS";
 
 /// Sandboxes on this machine's own kernel, without a daemon and without root.
 #[derive(Clone)]
@@ -157,13 +160,18 @@ impl Backend for LinuxBackend {
         probe::probe(policies, self.launcher().map(|launcher| &launcher.host))
     }
 
+    async fn fetch(&self, image: &Reference, _: Progress<'_>) -> Result<()> {
+        Err(prepared::no_references(image))
+    }
+
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
+        no_runtime(spec)?;
         let calls = Chosen::find(&spec.policy.privileges)?;
         let prepared = prepare(spec, &launcher.host).await?;
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
         let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
-        let facts = Facts { spec: spec.clone(), backend: "linux".into(), enforcement };
+        let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder)?;
         certificates::write(spec, &plan.folder).map_err(Error::io("writing certificates"))?;
         let folder = plan.folder.clone();
@@ -207,6 +215,10 @@ impl Backend for LinuxBackend {
                 self.discard_draft(&name, &entry.path());
                 continue;
             };
+            // Sandboxes of other backends are theirs to look after.
+            if folder::facts(&entry.path()).is_ok_and(|facts| facts.backend != BACKEND) {
+                continue;
+            }
             // Somebody looks after it; that it is locked is the proof.
             let Ok(Some(lock)) = Lock::take(&entry.path()) else { continue };
             // Whoever made it was killed before it had said what it is; nothing was ever kept in it.
@@ -356,6 +368,18 @@ async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
     }
 }
 
+/// There is nothing between a sandbox and the kernel here, so there is nothing to choose.
+pub(crate) fn no_runtime(spec: &SandboxSpec) -> Result<()> {
+    let Some(runtime) = &spec.policy.privileges.runtime else { return Ok(()) };
+    Err(Error::Invalid {
+        what: format!(
+            "the policy `{}` names the runtime `{runtime}`, and the embedded backend has none",
+            spec.policy.name
+        ),
+        fix: "Use a backend that drives runtimes (`--backend docker`), or a policy without a runtime".into(),
+    })
+}
+
 fn launcher_gone() -> Error {
     Error::Unavailable {
         what: "this server can make no more sandboxes".into(),
@@ -381,7 +405,7 @@ fn keep_only_what_it_needs(command: &mut Command) {
 
 /// Ranges of ids are chosen by the random part of the name: with 96 bits of it two sandboxes rarely meet, and where
 /// they do, namespaces keep them apart all the same.
-fn slot(id: &SessionId) -> u32 {
+pub fn slot(id: &SessionId) -> u32 {
     let digits = id.as_str().rsplit('_').next().unwrap_or_default();
     u32::from_str_radix(digits.get(..8).unwrap_or_default(), 16).unwrap_or_default() % SLOTS
 }

@@ -63,7 +63,7 @@ pub fn steps(spec: &SandboxSpec, folder: &Path) -> Vec<Step> {
 
 fn root(spec: &SandboxSpec) -> PathBuf {
     match &spec.image {
-        Image::Host => "/".into(),
+        Image::Host | Image::Reference(_) => "/".into(),
         Image::Folder(folder) => folder.clone(),
     }
 }

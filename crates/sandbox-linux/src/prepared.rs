@@ -10,7 +10,7 @@ use std::{
 };
 
 use sandbox_core::{
-    Error, Image, Result, SandboxSpec,
+    Error, Image, Reference, Result, SandboxSpec,
     policy::{DeniedPrograms, Root},
 };
 
@@ -81,6 +81,9 @@ impl Prepared {
         if let Image::Folder(folder) = &spec.image {
             check_image(folder)?;
         }
+        if let Image::Reference(name) = &spec.image {
+            return Err(no_references(name));
+        }
         if host.bwrap.is_some() {
             bwrap::check(spec)?;
         }
@@ -91,6 +94,15 @@ impl Prepared {
         let places = places::check(spec, host)?;
         let ground = needs_ground(spec).then(|| ground(spec, host, making)).transpose()?;
         Ok(Self { ground, places, covered, executable, missing })
+    }
+}
+
+/// What is said of an image that only an engine has.
+pub fn no_references(name: &Reference) -> Error {
+    Error::Unavailable {
+        what: format!("the image {name}"),
+        why: "the embedded backend starts from `host` or from a folder".into(),
+        fix: "Name a folder that holds a root file system, or `host` for this machine's own programs, read-only".into(),
     }
 }
 
@@ -147,7 +159,7 @@ fn programs(spec: &SandboxSpec, host: &Host) -> Result<Programs> {
         Top::Link { name, .. } | Top::Folder { name } => name.clone(),
     });
     let (root, seen) = match &spec.image {
-        Image::Host => (Path::new("/"), tops.collect()),
+        Image::Host | Image::Reference(_) => (Path::new("/"), tops.collect()),
         Image::Folder(folder) => (folder.as_path(), Vec::new()),
     };
     Programs::of(root, seen).map_err(Error::io(format!("looking for programs in {}", root.display())))

@@ -21,7 +21,7 @@ pub fn source(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSourc
     match (&spec.image, &prepared.ground) {
         (Image::Folder(lower), _) => RootSource::Layers(layers(spec, host, "root", vec![lower.clone()])),
         (Image::Host, Some(ground)) => RootSource::Layers(layers(spec, host, "root", vec![ground.join("root")])),
-        (Image::Host, None) => RootSource::Empty,
+        (Image::Host, None) | (Image::Reference(_), _) => RootSource::Empty,
     }
 }
 
@@ -30,7 +30,7 @@ pub fn programs(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Ste
     match (&spec.image, &prepared.ground) {
         (Image::Host, Some(ground)) => changeable_programs(spec, host, ground),
         (Image::Host, None) => bound_programs(host),
-        (Image::Folder(_), _) => Vec::new(),
+        (Image::Folder(_) | Image::Reference(_), _) => Vec::new(),
     }
 }
 

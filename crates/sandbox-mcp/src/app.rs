@@ -1,16 +1,16 @@
 //! The wiring: settings, backend and centre put together, once, for every door.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
-use sandbox_core::{Backend, SessionId, UserId};
+use sandbox_core::{Backend, Sandbox, SessionId, UserId};
 
 use sandbox_linux::LinuxBackend;
 
 use crate::{
     agent::Tasks,
     config::{self, Settings},
-    sandboxes::{Kept, Sandboxes},
+    sandboxes::{Backends, Kept, Sandboxes},
 };
 
 /// Everything that a door needs. Clones are the same program.
@@ -30,24 +30,24 @@ impl App {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
     pub async fn serve(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let backend = backend(&settings)?;
-        let sandboxes = Sandboxes::open(settings.clone(), backend, sandbox_linux::attach).await?;
+        let backends = backends(&settings)?;
+        let sandboxes = Sandboxes::open(settings.clone(), backends, attach).await?;
         Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// One command that makes sandboxes of its own.
     pub fn make(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let backend = backend(&settings)?;
-        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, Kept::All)?;
+        let backends = backends(&settings)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::All)?;
         Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// One command in a sandbox that ends with it: only its connections are written down.
     pub fn make_one(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
-        let backend = backend(&settings)?;
-        let sandboxes = Sandboxes::visit(settings.clone(), Some(backend), sandbox_linux::attach, Kept::Network)?;
+        let backends = backends(&settings)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::Network)?;
         Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
@@ -55,7 +55,7 @@ impl App {
     pub fn reach(settings: Settings) -> anyhow::Result<Self> {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
-        let sandboxes = Sandboxes::visit(settings.clone(), None, sandbox_linux::attach, Kept::All)?;
+        let sandboxes = Sandboxes::visit(settings.clone(), None, attach, Kept::All)?;
         Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
@@ -66,9 +66,19 @@ impl App {
     }
 }
 
-/// The embedded backend, in a state folder that is ours.
-pub fn backend(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+/// All backends, of which the operator chose one as the default, in a state folder that is ours.
+pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
+    Ok(Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?))
+}
+
+/// The embedded backend.
+pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
     config::prepare_state(&settings.state)?;
     let backend = LinuxBackend::start(&settings.state);
     Ok(Arc::new(backend.context("sandboxes cannot be made on this machine (`sandbox-mcp doctor` says more)")?))
+}
+
+/// A sandbox of another server of this user, by its folder.
+fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
+    sandbox_linux::attach(folder)
 }

@@ -161,11 +161,12 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
                 _ => Ok(session),
             }
         }
-        TaskPlace::New { level, image, lifetime } => {
+        TaskPlace::New { backend, level, image, lifetime, env } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let new = NewSandbox { image, policy, lifetime: *lifetime, env: BTreeMap::new() };
+            let (backend, env) = (backend.clone(), env.clone());
+            let new = NewSandbox { backend, image, policy, lifetime: *lifetime, env };
             Ok(sandboxes.create(caller, new).await?)
         }
     }

@@ -59,12 +59,16 @@ impl TaskRequest {
 pub enum TaskPlace {
     /// In a new sandbox.
     New {
+        /// Where it runs; where the operator wants sandboxes, if not said.
+        backend: Option<String>,
         /// How much the agent may do by itself, 1 to 4; 3 if not said.
         level: Option<u8>,
         /// The operator's default if not said.
         image: Option<Image>,
         /// Whether the sandbox is kept.
         lifetime: Lifetime,
+        /// Variables of its commands.
+        env: BTreeMap<String, String>,
     },
     /// In a sandbox that exists.
     Existing {

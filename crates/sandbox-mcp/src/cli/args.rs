@@ -173,9 +173,15 @@ pub struct Run {
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
-    /// What the sandbox starts from: `host`, or the absolute path of a root file system
+    /// Where the sandbox runs: `linux`, which is embedded [default: the setting `backend`]
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub backend: Option<String>,
+    /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long)]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// Stop after this long: 90, 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
@@ -190,9 +196,15 @@ pub struct Run {
 /// `exec`.
 #[derive(Debug, Args)]
 pub struct Exec {
-    /// What the sandbox starts from: `host`, or the absolute path of a root file system
+    /// Where the sandbox runs: `linux`, which is embedded [default: the setting `backend`]
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub backend: Option<String>,
+    /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image, policy and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,

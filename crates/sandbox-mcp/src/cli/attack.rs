@@ -36,7 +36,7 @@ pub(super) async fn attack(settings: Settings, args: Doctor, answer: Answer) -> 
         false => args.groups.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
     };
     check_there_are_any(&groups, args.only.as_deref())?;
-    let backend = app::backend(&settings)?;
+    let backend = app::embedded(&settings)?;
     let attacking = async {
         let mut reports = Vec::new();
         for policy in policies {

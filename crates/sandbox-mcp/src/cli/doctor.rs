@@ -29,7 +29,7 @@ pub(super) async fn doctor(settings: Settings, answer: Answer) -> anyhow::Result
 /// Everything that was found, ours and the backend's. Where the default policy cannot be had, nothing is usable.
 pub(super) async fn look(settings: &Settings) -> Probe {
     let (policies, broken) = policies(settings);
-    let mut probe = match app::backend(settings) {
+    let mut probe = match app::embedded(settings) {
         Ok(backend) => backend.probe(&policies).await,
         Err(error) => unusable(format!("{error:#}")),
     };

@@ -47,7 +47,7 @@ pub(super) async fn rm(settings: Settings, args: Rm, answer: Answer) -> anyhow::
 /// Files of other ids are left in the trash by an ordinary user; a launcher may delete them, and goes on by itself.
 fn empty_trash(settings: &Settings) {
     let left = std::fs::read_dir(settings.state.join("trash")).is_ok_and(|mut entries| entries.next().is_some());
-    if left && let Err(error) = app::backend(settings) {
+    if left && let Err(error) = app::embedded(settings) {
         screen::tell(&format!("some files wait in the trash of the state folder: {error:#}"));
     }
 }

@@ -54,6 +54,8 @@ impl Settings {
         let folder = match text.parse::<Image>().map_err(|error| NotAllowed::NoImage(error.to_string()))? {
             Image::Host => return Ok(Image::Host),
             Image::Folder(folder) => folder,
+            named if named == self.default_image => return Ok(named),
+            Image::Reference(_) => return Err(self.no_image(text)),
         };
         let Ok(meant) = folder.canonicalize() else { return Err(self.no_image(text)) };
         // The path that was checked at load is the one that is used: a link on the way may change in between.

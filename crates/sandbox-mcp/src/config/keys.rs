@@ -25,6 +25,12 @@ pub const KEYS: &[Key] = &[
         "no command may run longer, whatever its policy says and whoever says yes",
     ),
     key("default_policy", "SANDBOX_MCP_DEFAULT_POLICY", "`\"yolo-3\"`", "the policy when none is asked for"),
+    key(
+        "backend",
+        "SANDBOX_MCP_BACKEND",
+        "`\"linux\"`",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded",
+    ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(
         "allowed_images",
@@ -52,6 +58,13 @@ pub const KEYS: &[Key] = &[
         "SANDBOX_MCP_ALLOW_UNENFORCED",
         "none",
         "limits that may be only watched though `strict` says otherwise, or go unheld, by name: `[\"disk\", \"time\"]`",
+    ),
+    key(
+        "warm",
+        "SANDBOX_MCP_WARM",
+        "`0`",
+        "sandboxes that `serve` keeps ready before anybody asks: so many of the default kind, or a list of kinds: \
+         `[{ policy = \"yolo-3\", image = \"host\", backend = \"linux\", count = 2 }]`",
     ),
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "`32`", "sandboxes of one user"),
     key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "`1024`", "sandboxes in all"),

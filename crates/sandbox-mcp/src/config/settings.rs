@@ -1,7 +1,7 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -12,10 +12,13 @@ use sandbox_egress::{Trust, Upstream};
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
+use crate::sandboxes::Warm;
+
 use super::{
-    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, ceiling, mirrors, model,
-    paths, secrets,
+    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, Template, ceiling,
+    mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
+    warm,
 };
 
 /// What the operator wants.
@@ -29,6 +32,8 @@ pub struct Settings {
     pub max_timeout: Duration,
     /// The policy when none is asked for.
     pub default_policy: Policy,
+    /// Where sandboxes run when nothing else is said.
+    pub backend: String,
     /// The image when none is asked for.
     pub default_image: Image,
     /// Folders that models may name as images, without links.
@@ -43,6 +48,10 @@ pub struct Settings {
     pub strict: bool,
     /// Limits that may go unheld.
     pub allow_unenforced: BTreeSet<Control>,
+    /// Kinds of sandboxes by name.
+    pub templates: BTreeMap<String, Template>,
+    /// Sandboxes that are kept ready before anybody asks.
+    pub warm: Vec<Warm>,
     /// Sandboxes of one user.
     pub max_sandboxes_per_user: usize,
     /// Sandboxes in all.
@@ -94,11 +103,15 @@ impl Settings {
         let [said_ceiling, said_default, said_allowed] =
             ["ceiling", "default_policy", "allowed_policies"].map(|key| (key, typed.source(key)));
         let policy_said = typed.take("default_policy", "the name of a policy", text)?;
-        let image = typed
-            .take("default_image", "`host` or the absolute path of a folder", |said| said.as_str()?.parse().ok())?;
+        let image =
+            typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
+                said.as_str()?.parse().ok()
+            })?;
         let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
+        let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
+        let said_templates = typed.0.remove("templates");
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
@@ -107,6 +120,7 @@ impl Settings {
             idle: idle.unwrap_or(Some(Duration::from_secs(30 * 60))),
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
+            backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
             allowed_policies: None,
@@ -114,6 +128,8 @@ impl Settings {
             ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            templates: templates::built_in(),
+            warm: Vec::new(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
@@ -152,6 +168,14 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let Some(Said { source, value }) = said_templates {
+            let refuse = |why| ConfigError::BadTable { source_: source.clone(), key: "templates", why };
+            settings.templates = templates::read(&value).map_err(refuse)?;
+            templates::check(&settings, &KNOWN_BACKENDS).map_err(refuse)?;
+        }
+        if let (Some(source_), Some(said)) = (said_warm, warm) {
+            settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
+        }
         if let Some(source_) = said_secrets {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;
@@ -196,6 +220,9 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
 const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
+/// All that this program has.
+const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -275,6 +302,10 @@ fn bad_value(source_: Source, key: &'static str, value: &str, expected: &str) ->
 
 fn text(said: &toml::Value) -> Option<String> {
     said.as_str().map(str::to_owned)
+}
+
+fn backend(said: &toml::Value) -> Option<String> {
+    text(said).filter(|name| KNOWN_BACKENDS.contains(&name.as_str()))
 }
 
 fn filter(said: &toml::Value) -> Option<String> {

@@ -314,6 +314,9 @@ pub struct Statuses {
     /// What was found when this server started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovered: Option<String>,
+    /// Sandboxes that are ready before anybody asks, where the operator wants some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm: Option<usize>,
 }
 
 /// cleanup_session

@@ -11,6 +11,8 @@ use serde::Deserialize;
 pub struct CreateSandbox {
     /// host (default: this machine's own programs, read-only) or the absolute path of a root file system that the operator allows.
     pub image: Option<String>,
+    /// A ready kind.
+    pub template: Option<String>,
     /// What it may do.
     pub policy: Option<String>,
     /// Keep it when this server ends and when idle.
@@ -186,6 +188,7 @@ pub struct ExecuteTask {
     pub wait_seconds: Option<u64>,
     /// As for create_sandbox.
     pub image: Option<String>,
+    pub template: Option<String>,
     pub model: Option<String>,
     /// Most that it may cost, in US dollars.
     pub budget_usd: Option<f64>,

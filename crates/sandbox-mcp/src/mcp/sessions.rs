@@ -30,12 +30,12 @@ pub fn caller(app: &App, user_id: Option<&str>) -> Result<UserId, ToolError> {
     Ok(user_id.map(str::parse).transpose()?.unwrap_or_else(|| app.caller.clone()))
 }
 
-/// The caller's label for a sandbox: the one that is given, else the one in the sandbox's own id.
+/// The caller's label for a sandbox: the one that is given, else the one that the sandbox has, or had by its id.
 pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<UserId, ToolError> {
-    let label = id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
+    let label = || id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
     match user_id {
         Some(_) => caller(app, user_id),
-        None => Ok(label.unwrap_or_else(|| app.caller.clone())),
+        None => Ok(app.sandboxes.owner_of(id).or_else(label).unwrap_or_else(|| app.caller.clone())),
     }
 }
 
@@ -43,12 +43,27 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
     let refuse = |refused| above_the_ceiling(app, refused);
-    let mut policy = app.settings.policy_for_model(asked.policy.as_deref()).map_err(refuse)?;
+    let template = asked.template.as_deref().map(|name| app.settings.template(name)).transpose();
+    let template = template.map_err(NotAllowed::from)?;
+    if template.is_some() && asked.image.is_some() {
+        return Err(ToolError::Invalid("a template has an image: leave out `image` or `template`".to_owned()));
+    }
+    let mut policy = match (asked.policy.as_deref(), template.and_then(|template| template.policy.as_deref())) {
+        // The operator wrote it there, for models too.
+        (None, Some(name)) => app.settings.policy(name).map_err(NotAllowed::from)?,
+        (asked, _) => app.settings.policy_for_model(asked).map_err(refuse)?,
+    };
     let given = policy.clone();
     let raised = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
-    let image = app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?;
+    let image = match template {
+        Some(template) => template.image.clone(),
+        None => app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?,
+    };
+    let mut env = template.map(|template| template.env.clone()).unwrap_or_default();
+    env.extend(asked.env.unwrap_or_default());
+    let backend = template.and_then(|template| template.backend.clone());
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
-    let new = NewSandbox { image, policy, lifetime, env: asked.env.unwrap_or_default() };
+    let new = NewSandbox { backend, image, policy, lifetime, env };
     let session = app.sandboxes.create(&owner, new).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
@@ -197,7 +212,8 @@ pub async fn get_sandbox_status(
     };
     let counts = app.sandboxes.journal().denials().read();
     let denials = counts.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect();
-    Ok(Answer::of(&Statuses { sandboxes, denials, recovered }))
+    let warm = app.sandboxes.warm();
+    Ok(Answer::of(&Statuses { sandboxes, denials, recovered, warm }))
 }
 
 fn in_full(status: &Status) -> Map<String, Value> {

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     agent::{self, Content, Running, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
     app::App,
+    config::NotAllowed,
     sandboxes::{
         ChangedFile, Lifetime,
         access::{Nobody, Person},
@@ -117,17 +118,30 @@ const LONGEST: Duration = Duration::from_secs(3600);
 fn request(app: &App, asked: ExecuteTask, existing: Option<SessionId>) -> Result<TaskRequest, ToolError> {
     let level = asked.yolo_level;
     let place = match existing {
-        Some(session_id) => {
-            if asked.image.is_some() {
-                let what = "image is for a new sandbox: leave it out, or leave session_id out";
-                return Err(ToolError::Invalid(what.to_owned()));
-            }
-            TaskPlace::Existing { session_id, level }
+        Some(_) if asked.image.is_some() || asked.template.is_some() => {
+            let what = "image and template are for a new sandbox: leave them out, or leave session_id out";
+            return Err(ToolError::Invalid(what.to_owned()));
         }
+        Some(session_id) => TaskPlace::Existing { session_id, level },
         None => {
             app.settings.policy_for_model(Some(&agent::policy(&app.settings, level)?.name))?;
-            let image = asked.image.as_deref().map(|image| app.settings.image_for_model(Some(image))).transpose()?;
-            TaskPlace::New { level, image, lifetime: Lifetime::Temporary }
+            let template = asked.template.as_deref().map(|name| app.settings.template(name)).transpose();
+            let template = template.map_err(NotAllowed::from)?;
+            let image = match (template, asked.image.as_deref()) {
+                (Some(_), Some(_)) => {
+                    let what = "a template has an image: leave out `image` or `template`";
+                    return Err(ToolError::Invalid(what.to_owned()));
+                }
+                (Some(template), None) => Some(template.image.clone()),
+                (None, image) => image.map(|image| app.settings.image_for_model(Some(image))).transpose()?,
+            };
+            TaskPlace::New {
+                backend: template.and_then(|template| template.backend.clone()),
+                level,
+                image,
+                lifetime: Lifetime::Temporary,
+                env: template.map(|template| template.env.clone()).unwrap_or_default(),
+            }
         }
     };
     if asked.budget_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {

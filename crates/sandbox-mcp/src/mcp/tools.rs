@@ -101,7 +101,7 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     ]
 });
 
-/// The tools as this operator's clients see them: with the policies that there are to choose from.
+/// The tools as this operator's clients see them: with the policies and templates that there are to choose from.
 pub fn listed(settings: &Settings) -> Vec<Tool> {
     let mut tools = TOOLS.clone();
     let names = settings.names_for_models().join(", ");
@@ -112,6 +112,8 @@ pub fn listed(settings: &Settings) -> Vec<Tool> {
     for tool in tools.iter_mut().filter(|tool| tool.name == "create_sandbox") {
         let mut schema = JsonObject::clone(&tool.input_schema);
         schema["properties"]["policy"]["description"] = json!(told);
+        let told = format!("A ready kind, instead of image: {}.", settings.template_names());
+        schema["properties"]["template"]["description"] = json!(told);
         tool.input_schema = schema.into();
     }
     tools
@@ -205,6 +207,8 @@ mod tests {
         for name in PRESETS.into_iter().chain(["data-work", "Default: yolo-3"]) {
             assert!(told.contains(name), "{name}: {told}");
         }
+        let tools = listed(&settings("[templates.mine]\nimage = \"host\""));
+        assert!(json!(tools).to_string().contains("instead of image: base, cpp, go, mine, node, python, rust."));
         let told = policies_told(&settings(&format!("{own}allowed_policies = [\"yolo-3\", \"data-work\"]")));
         assert!(told.contains("one of: data-work, yolo-3. ") && !told.contains("production"), "{told}");
     }

@@ -5,7 +5,9 @@
 //! truth about what exists; the history only remembers.
 
 pub mod access;
+mod backends;
 mod care;
+mod carriers;
 mod changes;
 mod error;
 mod event;
@@ -24,6 +26,7 @@ pub mod secrets;
 mod session;
 mod status;
 mod tending;
+mod warm;
 pub mod way_out;
 
 use std::{
@@ -36,6 +39,7 @@ use std::{
     time::Instant,
 };
 
+pub use backends::Backends;
 pub use changes::{ChangedFile, Changes, Snapshot};
 pub use error::SandboxesError;
 pub use event::{Event, What};
@@ -52,11 +56,12 @@ pub use sandbox_executor::{
 };
 pub use session::{Care, Session, TimeLimit};
 pub use status::{State, Status, Summary};
+pub use warm::Warm;
 
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Backend, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Facts, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
 use sandbox_egress::Reader;
 
 use crate::config::{Ask, Settings};
@@ -70,7 +75,7 @@ pub struct Sandboxes(Arc<Inner>);
 
 struct Inner {
     settings: Arc<Settings>,
-    backend: Option<Arc<dyn Backend>>,
+    backends: Option<Backends>,
     attach: Attach,
     folders: Folders,
     quota: Quota,
@@ -85,32 +90,26 @@ struct Inner {
     /// Those of them whose way out is served here, or will be when nobody else does.
     tended: Mutex<HashSet<SessionId>>,
     recovery: RecoveryReport,
+    pool: warm::Pool,
     closing: AtomicBool,
 }
 
 impl Sandboxes {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
-    pub async fn open(
-        settings: Arc<Settings>,
-        backend: Arc<dyn Backend>,
-        attach: Attach,
-    ) -> Result<Self, SandboxesError> {
-        let recovered = backend.recover().await;
+    pub async fn open(settings: Arc<Settings>, backends: Backends, attach: Attach) -> Result<Self, SandboxesError> {
+        let recovered = backends.recover().await;
         let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
-        let mut inner = Inner::new(settings, Some(backend), attach, Kept::All)?;
+        let mut inner = Inner::new(settings, Some(backends), attach, Kept::All)?;
         inner.outside = way_out::Outside::new(reader);
-        let mut alive = Vec::new();
-        match recovered {
-            Err(error) => inner.recovery.failed = Some(error.to_string()),
-            Ok(recovered) => {
-                inner.recovery.ended = recovered.ended;
-                inner.recovery.removed = recovered.removed;
-                inner.recovery.adopted = recovered.alive.iter().map(|found| found.facts().spec.id.clone()).collect();
-                alive = recovered.alive;
-            }
-        }
+        inner.pool = warm::Pool::new(&inner.settings.warm);
+        let (recovered, failed) = recovered;
+        inner.recovery.failed = failed;
+        inner.recovery.ended = recovered.ended;
+        inner.recovery.removed = recovered.removed;
+        let owned = recovered.alive.iter().filter(|found| !warm::is_warm(found.facts()));
+        inner.recovery.adopted = owned.map(|found| found.facts().spec.id.clone()).collect();
         let sandboxes = Self(Arc::new(inner));
-        for sandbox in alive {
+        for sandbox in sandboxes.discard_left_behind(recovered.alive).await {
             let session = sandboxes.look_after(sandbox);
             session.record(What::Adopted);
             // Aside: nobody who does not answer keeps others from being served.
@@ -122,17 +121,18 @@ impl Sandboxes {
             });
         }
         care::clean_up_when_idle(&sandboxes);
+        warm::keep_filled(&sandboxes);
         Ok(sandboxes)
     }
 
     /// A short visit that makes at most its own sandboxes and leaves what others left to a server.
     pub fn visit(
         settings: Arc<Settings>,
-        backend: Option<Arc<dyn Backend>>,
+        backends: Option<Backends>,
         attach: Attach,
         kept: Kept,
     ) -> Result<Self, SandboxesError> {
-        Ok(Self(Arc::new(Inner::new(settings, backend, attach, kept)?)))
+        Ok(Self(Arc::new(Inner::new(settings, backends, attach, kept)?)))
     }
 
     /// Makes a sandbox for the caller.
@@ -169,6 +169,8 @@ impl Sandboxes {
             }
             None => match known(&inner.visited) {
                 Some(session) => session,
+                // Whose it will be is not said yet.
+                None if self.owner_of(id).is_none() => return Err(SandboxesError::NotFound(id.clone())),
                 None => self.reach(id)?,
             },
         };
@@ -184,7 +186,7 @@ impl Sandboxes {
 
     /// Whose a sandbox is; nothing if there is none.
     pub fn owner_of(&self, id: &SessionId) -> Option<UserId> {
-        Some(self.0.folders.facts(id)?.spec.owner)
+        self.0.folders.facts(id).filter(|facts| !warm::is_warm(facts)).map(|facts| facts.spec.owner)
     }
 
     /// All sandboxes of this state folder, whoever they belong to: for the person at the terminal, whose they all are.
@@ -195,6 +197,9 @@ impl Sandboxes {
             Some(session) => Some(session.summary()),
             None => {
                 let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
+                if warm::is_warm(&facts) {
+                    return None;
+                }
                 let frozen = folders::frozen(&folder);
                 let state = match folders::is_attended(&folder) {
                     true => frozen.map_or(State::Running, |why| State::Frozen { why }),
@@ -223,6 +228,7 @@ impl Sandboxes {
     /// Ends this server's sandboxes, persistent ones left out, and writes down the rest of the history.
     pub async fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
+        self.end_warm().await;
         let ours: Vec<_> = self.ours().into_iter().filter(|session| !session.facts().spec.persistent).collect();
         let ends = ours.iter().map(|session| self.end(session, "its server closed"));
         for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
@@ -256,16 +262,49 @@ impl Sandboxes {
         &self.0.settings
     }
 
-    async fn make(&self, owner: UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+    async fn make(&self, owner: UserId, mut new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
         let began = Instant::now();
+        self.0.settings.bound(&mut new.policy);
+        if let Some(session) = self.take_warm(&owner, &new).await {
+            return Ok(session);
+        }
+        let (sandbox, prepared) = self.make_sandbox(owner, new).await?;
+        let session = self.look_after(sandbox);
+        let spec = session.facts().spec.clone();
+        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
+            self.end(&session, "its way out could not be opened").await?;
+            return Err(error);
+        }
+        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
+        session.record(What::Created { image, policy, took: began.elapsed() });
+        if self.is_closing() && !spec.persistent {
+            self.end(&session, "its server closed").await?;
+            return Err(SandboxesError::NotFound(spec.id));
+        }
+        Ok(session)
+    }
+
+    /// A sandbox with what its way out will need.
+    async fn make_sandbox(
+        &self,
+        owner: UserId,
+        new: NewSandbox,
+    ) -> Result<(Arc<dyn Sandbox>, secrets::Prepared), SandboxesError> {
         let inner = &self.0;
-        let backend = inner.backend.as_ref().ok_or(SandboxesError::NoBackend)?;
+        let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
+        let backend = backends.named(new.backend.as_deref())?;
         let no_chance = |error| std::io::Error::other(format!("{error}"));
         let id =
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
         // On standard streams and at the terminal all labels are one user of this machine: they count together.
-        let room = inner.quota.reserve(None, &id)?;
-        let NewSandbox { image, mut policy, lifetime, mut env } = new;
+        let room = loop {
+            match inner.quota.reserve(None, &id) {
+                // Those that are nobody's yet stand back.
+                Err(_) if owner != UserId::nobody() && self.give_up_warm().await => {}
+                room => break room?,
+            }
+        };
+        let NewSandbox { backend: _, image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
         let persistent = lifetime == Lifetime::Persistent;
@@ -275,24 +314,27 @@ impl Sandboxes {
         spec.certificates = prepared.secrets.authority().map(str::to_owned);
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
-        let session = self.look_after(backend.create(&spec).await?);
+        if let Image::Reference(name) = &spec.image {
+            let explain = |error| inner.settings.explain_missing(name, error);
+            backend.fetch(name, &|_| ()).await.map_err(explain)?;
+        }
+        let sandbox = backend.create(&spec).await?;
         drop(room);
-        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
-            self.end(&session, "its way out could not be opened").await?;
-            return Err(error);
-        }
-        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
-        session.record(What::Created { image, policy, took: began.elapsed() });
-        if inner.closing.load(Ordering::Acquire) && !spec.persistent {
-            self.end(&session, "its server closed").await?;
-            return Err(SandboxesError::NotFound(spec.id));
-        }
-        Ok(session)
+        Ok((sandbox, prepared))
+    }
+
+    fn is_closing(&self) -> bool {
+        self.0.closing.load(Ordering::Acquire)
     }
 
     /// From now on this server sees to it that the sandbox ends.
     fn look_after(&self, sandbox: Arc<dyn Sandbox>) -> Arc<Session> {
-        let session = Arc::new(self.session(sandbox, Care::Ours));
+        let facts = sandbox.facts().clone();
+        self.look_after_as(sandbox, facts)
+    }
+
+    fn look_after_as(&self, sandbox: Arc<dyn Sandbox>, facts: Facts) -> Arc<Session> {
+        let session = Arc::new(self.session(sandbox, facts, Care::Ours));
         let mut ours = self.0.ours.write().unwrap_or_else(PoisonError::into_inner);
         ours.insert(session.id().clone(), session.clone());
         drop(ours);
@@ -341,7 +383,8 @@ impl Sandboxes {
             }
             (Err(error), _) => return Err(error.into()),
         };
-        let session = Arc::new(self.session(sandbox, Care::Anothers));
+        let facts = sandbox.facts().clone();
+        let session = Arc::new(self.session(sandbox, facts, Care::Anothers));
         if let Some(why) = ended {
             session.mark_ended(&why);
         }
@@ -350,10 +393,10 @@ impl Sandboxes {
         Ok(session)
     }
 
-    fn session(&self, sandbox: Arc<dyn Sandbox>, care: Care) -> Session {
-        let folder = self.0.folders.folder(&sandbox.facts().spec.id);
+    fn session(&self, sandbox: Arc<dyn Sandbox>, facts: Facts, care: Care) -> Session {
+        let folder = self.0.folders.folder(&facts.spec.id);
         let access = access::Access::new(self.0.pace.clone());
-        Session::new(sandbox, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
+        Session::new(sandbox, facts, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
     }
 
     /// Removes a sandbox; it stays known until that has worked.
@@ -395,7 +438,7 @@ impl Sandboxes {
 impl Inner {
     fn new(
         settings: Arc<Settings>,
-        backend: Option<Arc<dyn Backend>>,
+        backends: Option<Backends>,
         attach: Attach,
         kept: Kept,
     ) -> Result<Self, SandboxesError> {
@@ -404,7 +447,7 @@ impl Inner {
         let (per_user, total) = (settings.max_sandboxes_per_user, settings.max_sandboxes);
         let quota = Quota::open(state, per_user, total, settings.memory_floor).map_err(SandboxesError::io(doing))?;
         Ok(Self {
-            backend,
+            backends,
             attach,
             folders: Folders::of(state),
             quota,
@@ -415,6 +458,7 @@ impl Inner {
             visited: RwLock::default(),
             tended: Mutex::default(),
             recovery: RecoveryReport::default(),
+            pool: warm::Pool::default(),
             closing: AtomicBool::new(false),
             settings,
         })

@@ -7,6 +7,8 @@ use sandbox_core::{Error, Image, Policy};
 /// A sandbox that somebody wants.
 #[derive(Clone, Debug)]
 pub struct NewSandbox {
+    /// Where it runs; where the operator wants sandboxes, if not said.
+    pub backend: Option<String>,
     /// What its root file system starts from.
     pub image: Image,
     /// What it may do.

@@ -31,4 +31,6 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod templates;
 mod terminal;
+mod warm;
