@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
     TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation,
-    receipt::{Beginning, Ending, Writing},
+    receipt::{Beginning, Ending, Writing, stop_asked},
     task::MAX_TASK,
     worker::Equipment,
 };
@@ -86,7 +86,14 @@ pub async fn execute(
         before: before.clone(),
         last: writing.last.clone(),
     });
-    let worked = tokio::time::timeout(allowed.timeout, chosen.agent.work(assignment, &worker)).await;
+    let stop = stop_asked(writing.folder().cloned());
+    let work = async {
+        tokio::select! {
+            worked = chosen.agent.work(assignment, &worker) => worked,
+            () = stop => Err(WorkError::Interrupted),
+        }
+    };
+    let worked = tokio::time::timeout(allowed.timeout, work).await;
     let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {

@@ -85,9 +85,10 @@ The client starts this by itself. For example, in Claude Desktop's settings:
   {\"mcpServers\": {\"sandbox\": {\"command\": \"sandbox-mcp\", \"args\": [\"serve\"]}}}
 When standard input closes, sandboxes that are not persistent end.")]
     Serve,
-    /// Let an agent (today only a mock) work on a task in a sandbox, and take the results out
+    /// Let an agent work on a task in a sandbox, and take the results out
     #[command(after_help = "\
-The only agent today is `mock`: it shows that everything works, but does not do the task.
+The agent `claude` asks a model: set ANTHROPIC_API_KEY, or `model_url` to a server of your own (docs/agents.md).
+The agent `mock` shows that everything works, but does not do the task.
 
 Examples:
   sandbox-mcp run \"make a chart of data.csv\" --file data.csv --out charts
@@ -120,6 +121,13 @@ Examples:
   sandbox-mcp open sandbox_local_4f2a… 8000           then open the address in a browser
   sandbox-mcp open sandbox_local_4f2a… 8000 --json    the address for a program")]
     Open(Open),
+    /// Show what tasks did: steps, files, hosts, cost
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp task list
+  sandbox-mcp task show task_4f2a…                    also as a page; its place is told at the end
+  sandbox-mcp task show task_4f2a… --json             everything, for a program")]
+    Task(Task),
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
@@ -249,6 +257,35 @@ pub struct Open {
     /// The port inside on which the server listens, on 127.0.0.1 or 0.0.0.0
     #[arg(value_parser = port)]
     pub port: u16,
+}
+
+/// `task`.
+#[derive(Debug, Args)]
+pub struct Task {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TaskCommand,
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// List tasks, the newest first
+    List {
+        /// At most so many
+        #[arg(long = "lines", short = 'n', default_value_t = 20, value_name = "COUNT")]
+        count: usize,
+    },
+    /// Show the receipt of a task
+    Show {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+    /// Stop a task that runs; what it made is kept
+    Stop {
+        /// Its id, or the beginning of it
+        id: String,
+    },
 }
 
 /// `rm`.

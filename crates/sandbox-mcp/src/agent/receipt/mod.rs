@@ -25,7 +25,8 @@ use crate::{
 
 pub use hosts::Host;
 use hosts::Hosts;
-pub use store::{Listed, find, list, recover};
+pub(super) use store::stop_asked;
+pub use store::{Listed, ask_to_stop, find, list, recover};
 
 /// A file with what is needed to recognize it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

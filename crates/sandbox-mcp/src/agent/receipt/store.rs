@@ -103,6 +103,26 @@ pub fn recover(state: &Path) -> Vec<Value> {
     found
 }
 
+/// Tells whoever works on a task to stop.
+pub fn ask_to_stop(folder: &Path) -> io::Result<()> {
+    fs::write(folder.join(STOP), "")
+}
+
+/// Returns when somebody wants the task of this folder to stop; never, if it has none.
+pub async fn stop_asked(folder: Option<PathBuf>) {
+    let Some(folder) = folder else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if folder.join(STOP).exists() {
+            return;
+        }
+    }
+}
+
+const STOP: &str = "stop";
+/// Between two looks at whether a task is to stop.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(500);
+
 const INTERRUPTED: &str = "the program that worked on it was ended in the middle. The files that it had made are in its \
 sandbox, for as long as that is there; give the task again, with the same session_id, to go on";
 
