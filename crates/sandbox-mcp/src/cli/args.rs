@@ -166,18 +166,33 @@ pub struct Doctor {
 pub struct Run {
     /// What is to be done, in plain words
     pub task: String,
-    /// A file that the task needs; may be given often
-    #[arg(long = "file", short, value_name = "FILE")]
+    /// A file, a folder (all that is in it) or a pattern ('*.csv') that the task needs; may be given often
+    #[arg(long = "file", short, value_name = "PATH")]
     pub files: Vec<PathBuf>,
+    /// A file that the task needs, as base64; may be given often
+    #[arg(long, value_name = "NAME=BASE64", value_parser = variable)]
+    pub data: Vec<(String, String)>,
     /// Where results go; made if missing [default: a new folder in ./sandbox-output]
     #[arg(long, short, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Replace files that are in DIR already
+    /// Put the results into one archive instead, something.zip or something.tar.gz
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    pub archive: Option<PathBuf>,
+    /// Replace files that are there already
     #[arg(long)]
     pub force: bool,
     /// Who works on it: `auto`, `claude`, `mock` [default: what the settings say, else `auto`]
     #[arg(long)]
     pub agent: Option<String>,
+    /// Which model the agent asks [default: the setting `model`]
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Stop before it has cost more than so many US dollars [default: the setting `task_budget_usd`]
+    #[arg(long, value_name = "USD", value_parser = amount)]
+    pub budget: Option<f64>,
+    /// Stop after so many questions to the model [default: the setting `max_turns`]
+    #[arg(long, value_name = "COUNT")]
+    pub max_turns: Option<u32>,
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
@@ -312,6 +327,11 @@ fn port(text: &str) -> Result<u16, String> {
 
 fn level(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|level| (1..=4).contains(level)).ok_or_else(|| "a level is 1, 2, 3 or 4".to_owned())
+}
+
+fn amount(text: &str) -> Result<f64, String> {
+    let amount = text.trim_start_matches('$').parse::<f64>().ok().filter(|amount| (0.0..=1e6).contains(amount));
+    amount.ok_or_else(|| "write an amount of US dollars, such as 0.50".to_owned())
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -1,5 +1,6 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
+mod archive;
 mod args;
 mod attack;
 mod descriptors;
@@ -8,10 +9,12 @@ mod exec;
 mod exit;
 mod fix;
 mod list;
+mod live;
 mod logs;
 mod open;
 mod out;
 mod outside;
+mod preview;
 mod prompt;
 mod relay;
 mod rm;
@@ -21,6 +24,7 @@ mod serve;
 mod single;
 mod task;
 mod terminal;
+mod uploads;
 
 use std::{process::ExitCode, time::Duration};
 

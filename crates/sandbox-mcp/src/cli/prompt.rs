@@ -19,7 +19,7 @@ use super::screen;
 use crate::{
     config::{Ask, Settings},
     sandboxes::access::{
-        Liftable, Objection, Person, Question, Reply, Span, Wish, is_operators, judge, permit, refusals, way,
+        Inquiry, Liftable, Objection, Person, Question, Reply, Span, Wish, is_operators, judge, permit, refusals, way,
     },
 };
 
@@ -72,6 +72,39 @@ impl Person for AtTerminal {
             None => ask(&text, patience),
         };
         tokio::task::spawn_blocking(put).await.unwrap_or(Reply::NoAnswer)
+    }
+
+    async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
+        let (text, choices, default) = (inquiry.text(), inquiry.shown_choices(), inquiry.default.clone());
+        let (patience, bar) = (self.patience, self.bar.clone());
+        let put = move || match bar {
+            Some(bar) => bar.suspend(|| inquire(&text, &choices, &default, patience)),
+            None => inquire(&text, &choices, &default, patience),
+        };
+        tokio::task::spawn_blocking(put).await.ok().flatten()
+    }
+}
+
+/// A question with an answer in words, or a number of a choice. An empty line means the default.
+pub(super) fn inquire(text: &str, choices: &[String], default: &str, patience: Duration) -> Option<String> {
+    let mut terminal = terminal()?;
+    let _ = tcflush(&terminal, QueueSelector::IFlush);
+    let text: Vec<String> = text.lines().map(screen::for_reading).collect();
+    let listed = choices.iter().enumerate().map(|(number, choice)| format!("  {}: {choice}\n", number + 1));
+    let listed: String = listed.collect();
+    let hint = if choices.is_empty() { "type your answer" } else { "type a number, or your own answer" };
+    write!(terminal, "{}\n{listed}[{hint}; Enter alone: it decides] ", text.join("\n")).ok()?;
+    terminal.flush().ok()?;
+    let Some(typed) = line(&mut terminal, patience) else {
+        let _ = writeln!(terminal);
+        return None;
+    };
+    match typed.trim() {
+        "" => Some(default.to_owned()),
+        typed => {
+            let chosen = typed.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
+            Some(chosen.cloned().unwrap_or_else(|| typed.to_owned()))
+        }
     }
 }
 

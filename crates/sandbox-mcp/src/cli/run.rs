@@ -2,30 +2,30 @@
 
 use std::{
     fs::File,
-    io::{IsTerminal, stderr},
-    os::unix::fs::MetadataExt,
+    io::{IsTerminal, Read},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::fs::Access;
+use anyhow::Context;
+use rustix::fs::{Access, Mode, OFlags};
 use sandbox_core::{Bytes, SessionId};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
     Answer,
+    archive::Archive,
     args::Run,
     exit,
+    live::Live,
     out::{Existing, OutError, OutFolder},
+    preview,
     prompt::AtTerminal,
     screen::{self, Look},
-    terminal,
+    terminal, uploads,
 };
 use crate::{
-    agent::{self, Content, Note, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
+    agent::{self, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
     app::App,
     config::Settings,
     sandboxes::{ChangedFile, Lifetime},
@@ -33,16 +33,17 @@ use crate::{
 
 /// Where results go if nobody says.
 const RESULTS: &str = "sandbox-output";
-/// Longest piece of a line that is shown while the work goes on.
-const SHOWN: usize = 400;
 
 pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow::Result<u8> {
-    let files = args.files.iter().map(|path| open(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    check_names(&args.files)?;
-    check_out(args.out.as_deref())?;
+    let files = uploads::gather(&args.files, &args.data)?;
+    let archive = args.archive.as_deref().map(|file| Archive::begin(file, args.force)).transpose()?;
+    if archive.is_none() {
+        check_out(args.out.as_deref())?;
+    }
+    crate::agent::choose(&settings, args.agent.as_deref())?;
     let app = App::make(settings)?;
     let code = tokio::select! {
-        code = work(&app, args, files, answer) => code,
+        code = work(&app, args, files, archive, answer) => code,
         signal = terminal::stop_asked() => {
             screen::tell("stopped");
             Ok(128 + signal)
@@ -52,7 +53,13 @@ pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow
     code
 }
 
-async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> anyhow::Result<u8> {
+async fn work(
+    app: &App,
+    args: Run,
+    files: Vec<TaskFile>,
+    archive: Option<Archive>,
+    answer: Answer,
+) -> anyhow::Result<u8> {
     let caller = args.session.as_ref().map_or_else(|| app.caller.clone(), |id| app.owner_of(id));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let lifetime = if args.keep { Lifetime::Persistent } else { Lifetime::Temporary };
@@ -75,8 +82,8 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     };
     let request = TaskRequest { files, agent: args.agent, timeout: args.timeout, ..TaskRequest::new(args.task, place) };
     let (notes, mut shown) = mpsc::channel(64);
-    let live = Live::start();
-    let person = AtTerminal::new(&app.settings).beside(live.0.clone());
+    let mut live = Live::start();
+    let person = AtTerminal::new(&app.settings).beside(live.bar());
     let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes), &person);
     tokio::pin!(working);
     let result = loop {
@@ -90,7 +97,10 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     }
     live.stop();
     let result = result?;
-    let taken = take_out(app, &result, args.out, existing).await?;
+    let taken = match archive {
+        Some(archive) => pack(app, &result, archive).await?,
+        None => take_out(app, &result, args.out, existing).await?,
+    };
     match answer {
         Answer::Json => {
             let mut told = taken.told(&result);
@@ -109,29 +119,6 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
         TaskStatus::Timeout => exit::TIMEOUT,
         _ => exit::FAILED,
     })
-}
-
-/// Opened before anything is made: a name that is mistyped costs nothing.
-fn open(path: &Path) -> anyhow::Result<TaskFile> {
-    let file = File::open(path).with_context(|| format!("the file {} cannot be read", path.display()))?;
-    let found = file.metadata()?;
-    if !found.is_file() {
-        bail!("{} is not a regular file: name files one by one, or pack a folder with tar", path.display());
-    }
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.with_context(|| format!("the name of {} is not UTF-8: rename it", path.display()))?;
-    Ok(TaskFile { path: name.to_owned(), content: Content::File(file), mode: Some(found.mode() & 0o777) })
-}
-
-/// All files come to stand in one folder.
-fn check_names(paths: &[PathBuf]) -> anyhow::Result<()> {
-    for (number, path) in paths.iter().enumerate() {
-        if let Some(other) = paths[..number].iter().find(|other| other.file_name() == path.file_name()) {
-            let (first, second) = (other.display(), path.display());
-            bail!("{first} and {second} have the same name, and one would replace the other: rename one of them");
-        }
-    }
-    Ok(())
 }
 
 /// Also looked at before anything is made: results that can be put nowhere would be lost.
@@ -187,6 +174,14 @@ async fn take_out<'r>(
     Ok(taken)
 }
 
+/// Everything into one archive.
+async fn pack<'r>(app: &App, result: &'r TaskResult, archive: Archive) -> anyhow::Result<Taken<'r>> {
+    let folder = archive.target().to_owned();
+    let session = app.sandboxes.find(&app.owner_of(&result.session_id), &result.session_id).await?;
+    let files = archive.take(&session, result.changes.created.iter().chain(&result.changes.changed)).await?;
+    Ok(Taken { folder, files, aside: None })
+}
+
 /// One that is not there yet.
 fn new_folder(id: &SessionId) -> PathBuf {
     let first = Path::new(RESULTS).join(screen::short_id(id));
@@ -218,7 +213,7 @@ impl Taken<'_> {
             let inside = screen::harmless(&String::from_utf8_lossy(&file.path.0));
             let outside = self.folder.join(&inside);
             match copied {
-                Ok(()) => screen::say(&screen::harmless(&format!("{}  {}", outside.display(), Bytes(file.size)))),
+                Ok(()) => show_file(&outside, file.size),
                 Err(error) => screen::tell(&format!("{inside} was not taken out: {error}")),
             }
         }
@@ -244,36 +239,25 @@ impl Taken<'_> {
     }
 }
 
-/// What a person at a terminal sees while the work goes on; others see nothing.
-struct Live(ProgressBar);
-
-impl Live {
-    fn start() -> Self {
-        let hidden = if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(None, hidden);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
-            bar.set_style(style);
-        }
-        bar.set_message("making a sandbox");
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
-    }
-
-    fn show(&self, note: Note) {
-        match note {
-            Note::Sandbox { session_id } => self.0.set_message(format!("working in {session_id}")),
-            Note::Step { words } | Note::Call { words, .. } => self.0.set_message(screen::harmless(&words)),
-            Note::Output { data, .. } => {
-                for line in String::from_utf8_lossy(&data).lines() {
-                    let line: String = line.chars().take(SHOWN).collect();
-                    self.0.println(screen::paint_if(true, &format!("│ {}", screen::harmless(&line)), Look::Dim));
-                }
-            }
-            _ => {}
+/// A result, with a first look at it where a person sits.
+fn show_file(file: &Path, size: u64) {
+    let name = file.display().to_string();
+    let begins = begins(file);
+    let kind = preview::kind(&name, &begins).map(|kind| format!(", {kind}")).unwrap_or_default();
+    screen::say(&screen::harmless(&format!("{name}  {}{kind}", Bytes(size))));
+    if std::io::stdout().is_terminal() {
+        for line in preview::lines(&name, &begins) {
+            screen::say(&screen::paint(&format!("    {line}"), Look::Dim));
         }
     }
+}
 
-    fn stop(&self) {
-        self.0.finish_and_clear();
+/// The beginning of a file that was just taken out, if it is one.
+fn begins(file: &Path) -> Vec<u8> {
+    let mut begins = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(file, flags, Mode::empty()) {
+        let _ = File::from(file).take(preview::LOOKED_AT).read_to_end(&mut begins);
     }
+    begins
 }
