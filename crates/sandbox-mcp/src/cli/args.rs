@@ -214,6 +214,9 @@ pub struct Run {
     /// Keep the sandbox afterwards, until `rm`
     #[arg(long)]
     pub keep: bool,
+    /// Another process of ours watches, over standard streams
+    #[arg(long, hide = true)]
+    pub apart: bool,
 }
 
 /// `exec`.

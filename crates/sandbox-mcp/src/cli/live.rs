@@ -83,7 +83,8 @@ impl Live {
         self.line(&format!("• {words}"), Look::Bold);
     }
 
-    fn output(&mut self, data: &[u8]) {
+    /// What a command printed.
+    pub fn output(&mut self, data: &[u8]) {
         for line in String::from_utf8_lossy(data).lines() {
             self.lines += 1;
             match self.lines {
@@ -91,6 +92,14 @@ impl Live {
                 lines if lines == LINES + 1 => self.line("│ …", Look::Dim),
                 _ => {}
             }
+        }
+    }
+
+    /// A message of another process.
+    pub fn tell(&self, line: &str) {
+        match self.bar.is_hidden() || self.bar.is_finished() {
+            true => screen::tell_as_it_is(line),
+            false => self.bar.println(screen::harmless(line)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
+mod apart;
 mod archive;
 mod args;
 mod attack;
@@ -17,6 +18,7 @@ mod outside;
 mod preview;
 mod prompt;
 mod relay;
+mod results;
 mod rm;
 mod run;
 mod screen;
@@ -25,6 +27,7 @@ mod single;
 mod task;
 mod terminal;
 mod uploads;
+mod watch;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -151,6 +151,31 @@ fn terminal() -> Option<File> {
     in_front.then_some(terminal)
 }
 
+/// Whether somebody sits at a terminal in front of us.
+pub(super) fn is_there() -> bool {
+    terminal().is_some()
+}
+
+/// Yes or no, to something that holds once; nothing without an answer.
+pub(super) fn yes_once(text: &str, patience: Duration) -> Option<bool> {
+    match ask(text, patience) {
+        Reply::Granted(_) => Some(true),
+        Reply::Declined => Some(false),
+        Reply::NoAnswer | Reply::Later => None,
+    }
+}
+
+/// One word, small and without spaces around it.
+pub(super) fn one_word(question: &str) -> Option<String> {
+    let mut terminal = terminal()?;
+    let _ = tcflush(&terminal, QueueSelector::IFlush);
+    write!(terminal, "\n{question}").and_then(|()| terminal.flush()).ok()?;
+    Some(line(&mut terminal, PATIENCE)?.trim().to_ascii_lowercase())
+}
+
+/// A person who was asked what to do may think about it, but the task goes on meanwhile.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 fn ask(text: &str, patience: Duration) -> Reply {
     let Some(mut terminal) = terminal() else { return Reply::NoAnswer };
     let _ = tcflush(&terminal, QueueSelector::IFlush);

@@ -361,3 +361,59 @@ async fn archives_hold_only_files_that_lead_down() {
         assert!(!names.contains("0o4") && !names.contains("False"), "{names}");
     }
 }
+
+/// A task at a terminal, and what the person types.
+fn typing(person: &Person, steps: Value, typed: &[(&str, &str)]) -> String {
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let script = "$BIN run 'do it' --agent mock --file mock-script.json --out results; echo code $?";
+    crate::person::typing_at_a_terminal(person, script, typed)
+}
+
+const WHAT_TO_DO: &str = "anything else: go on] ";
+
+#[test]
+fn a_person_at_a_terminal_sees_steps_answers_questions_and_looks_at_results() {
+    let steps = json!([
+        {"step": "Reading sales.csv"}, {"spend": {"input": 1000, "output": 100}},
+        {"ask": {"question": "Which colour?", "choices": ["red", "blue"], "default": "red"}},
+        {"write": {"path": "table.csv", "content": "colour,count\n{answer},3\n"}}, {"finish": "It is {answer}."},
+    ]);
+    let seen = typing(&Person::new(), steps, &[("it decides] ", "2\n")]);
+    for part in [
+        "• Reading sales.csv",
+        "in its own words: “Which colour?”",
+        "1: red",
+        "It is blue.",
+        "results/table.csv",
+        "blue    3",
+        "code 0",
+    ] {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+}
+
+#[test]
+fn ctrl_c_asks_whether_to_stop_a_task_or_to_leave_it_running() {
+    let number = mark();
+    let steps = |seconds: f64| json!([{"step": "Beginning"}, {"run": format!("sleep {number} & sleep {seconds}; kill $!")}, {"write": {"path": "done.txt", "content": "done"}}, {"finish": "done"}]);
+    // Going on.
+    let seen = typing(&Person::new(), steps(2.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "no\n")]);
+    assert!(seen.contains("results/done.txt") && seen.contains("code 0"), "{seen}");
+    // Stopping: nothing is left, and it is on record.
+    let person = Person::new();
+    let seen = typing(&person, steps(60.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "s\n")]);
+    assert!(seen.contains("code 143") && processes_with(&number) == 0, "{seen}");
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "cancelled");
+    // Leaving: the task goes on and its results come.
+    let person = Person::new();
+    let seen = typing(&person, steps(3.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "l\n")]);
+    assert!(seen.contains("the task goes on by itself") && seen.contains("code 0"), "{seen}");
+    assert!(!person.folder("results/done.txt").exists(), "{seen}");
+    let end = Instant::now() + Duration::from_secs(15);
+    while !person.folder("results/done.txt").exists() {
+        assert!(Instant::now() < end, "the task does not go on: {}", person.json(&["task", "list"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "completed");
+}
