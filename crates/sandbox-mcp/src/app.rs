@@ -9,6 +9,7 @@ use sandbox_linux::LinuxBackend;
 use sandbox_oci::OciBackend;
 
 use crate::{
+    agent::Tasks,
     config::{self, Settings},
     mcp::{self, Client},
     sandboxes::{Backends, Kept, Sandboxes},
@@ -23,6 +24,8 @@ pub struct App {
     pub sandboxes: Sandboxes,
     /// The client of a server, once there is one.
     pub client: Client,
+    /// Tasks that this program works on.
+    pub tasks: Tasks,
     /// Who is on the terminal or on standard streams: the operating system's user.
     pub caller: UserId,
 }
@@ -35,7 +38,7 @@ impl App {
         let client = Client::default();
         let offer = mcp::inside::offer(settings.clone(), client.clone());
         let sandboxes = Sandboxes::open(settings.clone(), backends, attach, offer).await?;
-        Ok(Self { settings, sandboxes, caller: UserId::local(), client })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client })
     }
 
     /// One command that makes sandboxes of its own.
@@ -43,7 +46,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// One command in a sandbox that ends with it: only its connections are written down.
@@ -51,7 +54,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::Network)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// One command that only reaches sandboxes which exist.
@@ -59,7 +62,7 @@ impl App {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
         let sandboxes = Sandboxes::visit(settings.clone(), None, attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// On whose behalf the person at the terminal acts on this sandbox: labels keep apart whom a client serves, and all
