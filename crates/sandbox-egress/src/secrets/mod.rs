@@ -32,7 +32,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use self::{authority::Authority, find::Finder, secret::Held, trust::Verifier};
+use self::{authority::Authority, find::Finder, secret::Held};
 pub use self::{
     authority::AuthorityError,
     budget::Budget,
@@ -48,6 +48,7 @@ pub(crate) use self::{
     body::{Answer, Outgoing},
     passage::{Over, Passage, Stopped},
     service::{Serving, is_meant},
+    trust::{HandshakeError, Verifier},
 };
 use crate::{Name, Reason, Refusal, Target};
 

@@ -12,8 +12,9 @@ use sandbox_executor::protocol::NewFile;
 use tokio::sync::mpsc;
 
 use super::{
-    Agent, Content, Note, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus, WorkError, Worker,
-    task::MAX_TASK,
+    Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
+    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, task::MAX_TASK,
+    worker::Equipment,
 };
 use crate::{
     config::Settings,
@@ -37,9 +38,16 @@ pub async fn execute(
 ) -> Result<TaskResult, TaskError> {
     let began = Instant::now();
     check(&request.task)?;
+    let settings = sandboxes.settings();
+    let chosen = choose(settings, request.agent.as_deref())?;
+    let budget = budget(settings, &request)?;
+    let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
     let session = place(sandboxes, caller, &request.place).await?;
-    let worker = Worker::new(session.clone(), notes, person);
-    worker.note(Note::Sandbox(session.id().clone())).await;
+    let trail = Trail::new(notes.cloned());
+    let (agent, why) = (chosen.agent.name().to_owned(), chosen.why.clone());
+    trail.note(Note::Task { task_id: task_id.clone(), agent, why }).await;
+    trail.note(Note::Sandbox { session_id: session.id().clone() }).await;
+    let files: Vec<String> = request.files.iter().map(|file| file.path.clone()).collect();
     if let Err(error) = upload(&session, request.files).await {
         // Nobody learns the name of a sandbox whose task never began.
         if matches!(request.place, TaskPlace::New { .. }) {
@@ -48,22 +56,70 @@ pub async fn execute(
         return Err(error);
     }
     let before = session.snapshot().await?;
-    let ledger = Ledger::open(sandboxes, &session, request.agent, &request.task, began);
-
+    let ledger = Ledger::open(sandboxes, &session, &chosen, &request.task, began);
+    conversation::sweep(&settings.state);
+    let conversation = Conversation::of(&settings.state, session.id(), chosen.agent.name());
     let allowed = session.allowed(request.timeout);
-    let worked = tokio::time::timeout(allowed.timeout, request.agent.work(&worker, &request.task)).await;
-    let denials = worker.denials();
+    let assignment =
+        Assignment { task: request.task, model: request.model, budget, memory: conversation.recall(), files };
+    let worker = Worker::new(Equipment {
+        session: session.clone(),
+        trail: trail.clone(),
+        person,
+        mailbox: request.mailbox,
+        budget,
+        conversation,
+        deadline: Instant::now() + allowed.timeout,
+        before: before.clone(),
+    });
+    let worked = tokio::time::timeout(allowed.timeout, chosen.agent.work(assignment, &worker)).await;
+    let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {
-        Ok(Ok(output)) => (TaskStatus::Completed, output, None),
+        Ok(Ok(Finished { output })) => (TaskStatus::Completed, output, None),
+        Ok(Err(error @ WorkError::Interrupted)) => (TaskStatus::Cancelled, String::new(), Some(error.to_string())),
         Ok(Err(error)) => (TaskStatus::Failed, String::new(), Some(in_words(&session, &error))),
         Err(_) => (TaskStatus::Timeout, String::new(), Some(too_long(allowed))),
     };
     let changes = session.files_changed_since(&before).await.unwrap_or_default();
     ledger.close(status, error.clone());
-    let duration_seconds = (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-    let session_id = session.id().clone();
-    Ok(TaskResult { session_id, status, output, changes, duration_seconds, error, denials, allowed })
+    Ok(TaskResult {
+        task_id,
+        agent: chosen.agent.name().to_owned(),
+        agent_why: chosen.why,
+        session_id: session.id().clone(),
+        status,
+        output,
+        changes,
+        duration_seconds: (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0,
+        error,
+        denials,
+        cost,
+        enforced: enforced(&session),
+        allowed,
+    })
+}
+
+/// What was asked for, and never more than the operator allows.
+fn budget(settings: &Settings, request: &TaskRequest) -> Result<Budget, TaskError> {
+    let model = request.model.as_deref().unwrap_or(&settings.model.name);
+    if request.budget_usd.is_some() && settings.model.price(model).is_none() {
+        return Err(TaskError::NoPrice { model: model.chars().take(100).collect() });
+    }
+    Ok(Budget {
+        turns: request.max_turns.unwrap_or(settings.max_turns).min(settings.max_turns),
+        usd: request
+            .budget_usd
+            .filter(|usd| *usd >= 0.0)
+            .unwrap_or(settings.task_budget_usd)
+            .min(settings.task_budget_usd),
+        tokens: settings.task_budget_tokens,
+    })
+}
+
+fn enforced(session: &Session) -> BTreeMap<String, String> {
+    let held = |holding: &sandbox_core::Holding| format!("{:?}", holding.held).to_lowercase();
+    session.facts().enforcement.0.iter().map(|(control, holding)| (control.to_string(), held(holding))).collect()
 }
 
 fn check(task: &str) -> Result<(), TaskError> {
@@ -161,14 +217,15 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn open(sandboxes: &Sandboxes, session: &Arc<Session>, agent: Agent, task: &str, began: Instant) -> Self {
+    fn open(sandboxes: &Sandboxes, session: &Arc<Session>, chosen: &Chosen, task: &str, began: Instant) -> Self {
+        let agent = chosen.agent.name().to_owned();
         let task: String = task.chars().take(1000).collect();
-        session.record(What::TaskStarted { agent: agent.name().to_owned(), task: task.chars().take(200).collect() });
+        session.record(What::TaskStarted { agent: agent.clone(), task: task.chars().take(200).collect() });
         let record = TaskRecord {
             at: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
             session_id: session.id().clone(),
             owner: session.owner().clone(),
-            agent: agent.name().to_owned(),
+            agent,
             task,
             status: TaskStatus::Cancelled.as_str().to_owned(),
             seconds: 0.0,

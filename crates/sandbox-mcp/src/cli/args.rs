@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
 use sandbox_core::{Image, SessionId};
 
-use crate::{agent::Agent, config::Flags};
+use crate::config::Flags;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -167,9 +167,9 @@ pub struct Run {
     /// Replace files that are in DIR already
     #[arg(long)]
     pub force: bool,
-    /// Who works on it
-    #[arg(long, default_value = "mock")]
-    pub agent: Agent,
+    /// Who works on it: `auto`, `claude`, `mock` [default: what the settings say, else `auto`]
+    #[arg(long)]
+    pub agent: Option<String>,
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,

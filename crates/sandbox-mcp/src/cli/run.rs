@@ -67,7 +67,7 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
         Some(session_id) => TaskPlace::Existing { session_id, level: args.level },
         None => TaskPlace::New { backend: args.backend, level: args.level, image: args.image, lifetime },
     };
-    let request = TaskRequest { task: args.task, files, agent: args.agent, place, timeout: args.timeout };
+    let request = TaskRequest { files, agent: args.agent, timeout: args.timeout, ..TaskRequest::new(args.task, place) };
     let (notes, mut shown) = mpsc::channel(64);
     let live = Live::start();
     let person = AtTerminal::new(&app.settings).beside(live.0.clone());
@@ -255,14 +255,15 @@ impl Live {
 
     fn show(&self, note: Note) {
         match note {
-            Note::Sandbox(id) => self.0.set_message(format!("working in {id}")),
-            Note::Step(step) => self.0.set_message(screen::harmless(&step)),
+            Note::Sandbox { session_id } => self.0.set_message(format!("working in {session_id}")),
+            Note::Step { words } | Note::Call { words, .. } => self.0.set_message(screen::harmless(&words)),
             Note::Output { data, .. } => {
                 for line in String::from_utf8_lossy(&data).lines() {
                     let line: String = line.chars().take(SHOWN).collect();
                     self.0.println(screen::paint_if(true, &format!("│ {}", screen::harmless(&line)), Look::Dim));
                 }
             }
+            _ => {}
         }
     }
 

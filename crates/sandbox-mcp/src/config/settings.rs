@@ -8,14 +8,15 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Control, Image, Policy};
-use sandbox_egress::Trust;
+use sandbox_egress::{Trust, Upstream};
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
+    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, ceiling, mirrors, model,
+    paths, secrets,
     typed::{Said, Typed},
     warm,
 };
@@ -72,6 +73,18 @@ pub struct Settings {
     /// Stop a sandbox that sends a placeholder to where it does not belong.
     pub freeze_on_leak: bool,
     trust: Arc<OnceLock<Trust>>,
+    /// Who works on tasks when nobody is named.
+    pub agent: String,
+    /// The model that the agent `claude` asks.
+    pub model: ModelSetting,
+    /// A task may ask the model so often.
+    pub max_turns: u32,
+    /// A task may cost so much, in US dollars.
+    pub task_budget_usd: f64,
+    /// A task may use so many tokens.
+    pub task_budget_tokens: u64,
+    /// Steps that the agent `mock` follows.
+    pub mock_script: Option<PathBuf>,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -130,6 +143,14 @@ impl Settings {
             secrets,
             freeze_on_leak: typed.take("freeze_on_leak", "true or false", truth)?.unwrap_or(false),
             trust: Arc::default(),
+            agent: typed.take("agent", "the name of an agent, or auto", text)?.unwrap_or_else(|| "auto".to_owned()),
+            model: typed.model()?,
+            max_turns: typed.take("max_turns", COUNT, count)?.map_or(100, |turns| turns as u32),
+            task_budget_usd: typed
+                .take("task_budget_usd", "an amount of US dollars, such as 2.5", money)?
+                .unwrap_or(5.0),
+            task_budget_tokens: typed.take("task_budget_tokens", TOKENS, tokens)?.unwrap_or(5_000_000),
+            mock_script: typed.take("mock_script", "the absolute path of a file", absolute)?,
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
                 .unwrap_or_else(|| "warn".to_owned()),
@@ -191,6 +212,8 @@ const IMAGES: &str = "a list of absolute paths of folders (in the environment di
 /// All that this program has.
 const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux";
+const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
+const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -220,6 +243,33 @@ impl Typed {
         read.map_err(|why| ConfigError::BadTable { source_: source, key: "services", why })
     }
 
+    fn model(&mut self) -> Result<ModelSetting, ConfigError> {
+        let api = self.take("model_api", "messages or chat", ModelApi::parse)?.unwrap_or(ModelApi::Messages);
+        let said = self.take("model_url", "an address, such as http://127.0.0.1:11434/v1", upstream)?;
+        let (is_named, usual) = (said.is_some(), api.usual_address());
+        let wrong = || bad_value(Source::Flag("model_url"), "model_url", usual, "an address");
+        let upstream = said.or_else(|| usual.parse().ok()).ok_or_else(wrong)?;
+        let prices = match self.0.remove("prices") {
+            None => Ok(Default::default()),
+            Some(Said { source, value }) => {
+                model::prices(&value).map_err(|why| ConfigError::BadTable { source_: source, key: "prices", why })
+            }
+        };
+        Ok(ModelSetting {
+            api,
+            upstream,
+            is_named,
+            name: self.take("model", "the name of a model", text)?.unwrap_or_else(|| model::MODEL.to_owned()),
+            key: self.take("model_key", KEY, model::key)?.unwrap_or_else(|| api.usual_key()),
+            context: self.take("model_context_tokens", TOKENS, tokens)?.unwrap_or(200_000),
+            answer: self.take("model_answer_tokens", TOKENS, tokens)?.unwrap_or(16_000),
+            idle: self
+                .take("model_idle_seconds", "a number of seconds from 1 to 604800", timeout)?
+                .unwrap_or(Duration::from_secs(120)),
+            prices: prices?,
+        })
+    }
+
     fn take<T>(
         &mut self,
         key: &'static str,
@@ -229,12 +279,16 @@ impl Typed {
         let Some(Said { source, value }) = self.0.remove(key) else { return Ok(None) };
         match meaning(&value) {
             Some(meaning) => Ok(Some(meaning)),
-            None => {
-                let value = value.to_string().chars().take(80).collect();
-                Err(ConfigError::BadValue { source_: source, key, value, expected: expected.to_owned() })
-            }
+            // Somebody may have put the key there.
+            None if key == "model_key" => Err(bad_value(source, key, "something that is not shown here", expected)),
+            None => Err(bad_value(source, key, &value.to_string(), expected)),
         }
     }
+}
+
+fn bad_value(source_: Source, key: &'static str, value: &str, expected: &str) -> ConfigError {
+    let value = value.chars().take(80).collect();
+    ConfigError::BadValue { source_, key, value, expected: expected.to_owned() }
 }
 
 fn text(said: &toml::Value) -> Option<String> {
@@ -273,6 +327,18 @@ fn timeout(said: &toml::Value) -> Option<Duration> {
 
 fn count(said: &toml::Value) -> Option<usize> {
     number(said).filter(|count| count.fract() == 0.0 && (1.0..=1e6).contains(count)).map(|count| count as usize)
+}
+
+fn tokens(said: &toml::Value) -> Option<u64> {
+    number(said).filter(|count| count.fract() == 0.0 && (100.0..=1e9).contains(count)).map(|count| count as u64)
+}
+
+fn money(said: &toml::Value) -> Option<f64> {
+    number(said).filter(|amount| (0.0..=1e6).contains(amount))
+}
+
+fn upstream(said: &toml::Value) -> Option<Upstream> {
+    said.as_str()?.parse().ok()
 }
 
 fn truth(said: &toml::Value) -> Option<bool> {

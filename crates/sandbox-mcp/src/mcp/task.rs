@@ -17,7 +17,7 @@ use super::{
     sessions,
 };
 use crate::{
-    agent::{self, Agent, Content, Note, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
+    agent::{self, Content, Note, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus},
     app::App,
     sandboxes::{
         ChangedFile, Lifetime,
@@ -52,11 +52,10 @@ pub async fn execute_task(
         }
     };
     let request = TaskRequest {
-        task: asked.task,
         files: asked.files.unwrap_or_default().iter().map(task_file).collect::<Result<_, _>>()?,
-        agent: asked.agent.as_deref().map_or(Ok(Agent::default()), str::parse).map_err(agent::TaskError::from)?,
-        place,
+        agent: asked.agent,
         timeout: Some(asked.timeout.map_or(TIMEOUT, Duration::from_secs)),
+        ..TaskRequest::new(asked.task, place)
     };
     let (sender, mut notes) = mpsc::channel(64);
     let mut latest = "working on it".to_owned();
@@ -110,12 +109,12 @@ fn done(result: &TaskResult) -> TaskDone {
 /// What a person who waits is shown.
 fn in_words(note: &Note) -> Option<String> {
     match note {
-        Note::Sandbox(_) => None,
-        Note::Step(step) => Some(shortened(step)),
+        Note::Step { words } | Note::Call { words, .. } => Some(shortened(words)),
         Note::Output { data, .. } => {
             let text = String::from_utf8_lossy(data);
             let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
             Some(shortened(&line.chars().filter(|c| !c.is_control()).collect::<String>()))
         }
+        _ => None,
     }
 }
