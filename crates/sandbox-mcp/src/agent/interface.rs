@@ -73,10 +73,15 @@ impl Mailbox {
         std::mem::take(&mut *self.0.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether nothing was said since somebody last looked.
+    pub fn is_empty(&self) -> bool {
+        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Returns when something was said. Cancel-safe.
     pub async fn message(&self) {
         loop {
-            if !self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            if !self.is_empty() {
                 return;
             }
             self.0.came.notified().await;

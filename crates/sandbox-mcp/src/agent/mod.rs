@@ -9,9 +9,11 @@ mod execute;
 mod id;
 mod interface;
 mod mock;
+mod model;
 mod note;
 mod task;
 mod trail;
+pub mod words;
 mod worker;
 
 pub use agents::{Chosen, Offer, Ready, UnknownAgent, choose, offers};

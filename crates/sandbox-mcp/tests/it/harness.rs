@@ -107,6 +107,8 @@ pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
         .arg("serve")
         .env("WORKSPACE_BASE", state)
         .env("SANDBOX_MCP_LEASE_SECONDS", "10")
+        // Who runs the tests may have one, and it is not theirs to spend.
+        .env_remove("ANTHROPIC_API_KEY")
         .envs(variables.iter().copied())
         .kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

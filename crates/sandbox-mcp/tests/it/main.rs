@@ -7,11 +7,13 @@
 #[path = "../support/disguise.rs"]
 mod disguise;
 mod harness;
+mod model;
 mod person;
 mod schema;
 mod visitor;
 mod warm;
 
+mod agents;
 mod arguments;
 mod asking;
 mod commands;

@@ -36,6 +36,8 @@ impl Person {
         let mut command = Command::new(program);
         command.args(words).current_dir(self.home.path()).stdin(Stdio::null());
         command.env("XDG_STATE_HOME", self.folder("state")).env("XDG_CONFIG_HOME", self.folder("config"));
+        // Who runs the tests may have one, and it is not theirs to spend.
+        command.env_remove("ANTHROPIC_API_KEY");
         command
     }
 

@@ -151,7 +151,8 @@ impl Action {
                 (_, exit) => return Err(WorkError::Command { command, exit }),
             },
             Self::Ask { question, choices, default } => {
-                known.answer = worker.ask(&Inquiry { question, choices, default }).await;
+                let inquiry = Inquiry { question, choices, default };
+                known.answer = worker.ask(&inquiry).await.unwrap_or(inquiry.default);
             }
             Self::Spend { input, output } => {
                 let tokens = Tokens { input, output, ..Tokens::default() };

@@ -12,16 +12,17 @@ use crate::sandboxes::{
 const SHOWN: (usize, usize) = (1000, 200);
 
 impl Worker<'_> {
-    /// Asks the person something. Nobody answers for ever: after a while the default holds.
-    pub async fn ask(&self, inquiry: &Inquiry) -> String {
+    /// Asks the person something; or why nobody answered. Nobody is waited for for ever: without an answer the default holds.
+    pub async fn ask(&self, inquiry: &Inquiry) -> Result<String, String> {
         let (question, default) = (shown(&inquiry.question, SHOWN), shown(&inquiry.default, SHOWN));
         self.note(Note::Question { question, default: default.clone() }).await;
-        let (answer, by) = match self.session.inquire(inquiry, self.person).await {
-            Ok(answer) => (shown(&answer, SHOWN), self.person.name()),
+        let answered = self.session.inquire(inquiry, self.person).await;
+        let (answer, by) = match &answered {
+            Ok(answer) => (shown(answer, SHOWN), self.person.name()),
             Err(why) => (default, format!("nobody ({why})")),
         };
-        self.note(Note::Answer { answer: answer.clone(), by }).await;
-        answer
+        self.note(Note::Answer { answer, by }).await;
+        answered
     }
 
     /// Asks for more than the policy gives.
