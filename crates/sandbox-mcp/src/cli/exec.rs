@@ -106,6 +106,7 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<St
         policy,
         lifetime: Lifetime::Temporary,
         env: BTreeMap::new(),
+        tools: Vec::new(),
     };
     Ok((app.sandboxes.create(&app.caller, new).await?, narrowed))
 }

@@ -82,7 +82,7 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let (policy, _) = policy(settings, args)?;
     let mut env = Default::default();
     way_out::tell_of_mirrors(&mut env, &policy, settings);
-    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env, certificates: None })
+    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env, certificates: None, tools: Vec::new() })
 }
 
 /// The policy of a fresh sandbox, and what the ceiling took from it. Who named it is told so; the default is nobody's wish.

@@ -45,7 +45,7 @@ pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, T
     let raised = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
     let image = app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?;
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
-    let new = NewSandbox { backend: None, image, policy, lifetime, env: asked.env.unwrap_or_default() };
+    let new = NewSandbox { backend: None, image, policy, lifetime, env: asked.env.unwrap_or_default(), tools: Vec::new() };
     let session = app.sandboxes.create(&owner, new).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
