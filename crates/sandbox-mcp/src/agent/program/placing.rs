@@ -8,7 +8,7 @@ use sandbox_executor::protocol::NewFile;
 
 use super::{Installed, Kind};
 use crate::{
-    agent::{WorkError, Worker},
+    agent::{Progress, WorkError, Worker},
     sandboxes::patience,
 };
 
@@ -22,7 +22,7 @@ pub(super) async fn place(kind: &Kind, installed: &Installed, worker: &Worker<'_
     let mounted = kind.program_inside();
     let spec = &worker.session().facts().spec;
     let is_meant = spec.tools.iter().any(|tool| tool.target == kind.folder_inside());
-    if is_meant && runs(worker, &mounted).await? {
+    if is_meant && is_there(worker, &mounted).await? {
         return Ok(mounted);
     }
     let copy = format!("{COPIES}/{}-{}", kind.name, installed.version);
@@ -33,25 +33,16 @@ pub(super) async fn place(kind: &Kind, installed: &Installed, worker: &Worker<'_
         worker.say(&format!("Putting {} into the sandbox", kind.name)).await;
         write(&source, &copy, worker).await.map_err(|why| gone(kind, &why))?;
     }
-    if runs(worker, &copy).await? {
-        return Ok(copy);
-    }
-    Err(WorkError::Agent(format!(
-        "{} does not start in this sandbox: its image {} may have no glibc, or its policy no right to run it",
-        kind.name, spec.image
-    )))
+    Ok(copy)
 }
 
-async fn runs(worker: &Worker<'_>, program: &str) -> Result<bool, WorkError> {
-    let asked = Exec::argv([program, "--version"]);
-    match worker.start(asked).await {
-        Ok(mut command) => loop {
-            if let crate::agent::Progress::Ended { exit, .. } = command.next().await? {
-                return Ok(exit == Exit::Code(0));
-            }
-        },
-        Err(error @ (WorkError::Refused(_) | WorkError::Interrupted)) => Err(error),
-        Err(_) => Ok(false),
+/// Whether it is there and may be started. Starting it would take longer than all else.
+async fn is_there(worker: &Worker<'_>, program: &str) -> Result<bool, WorkError> {
+    let mut command = worker.start(Exec::shell(format!("[ -x {program} ]"))).await?;
+    loop {
+        if let Progress::Ended { exit, .. } = command.next().await? {
+            return Ok(exit == Exit::Code(0));
+        }
     }
 }
 
