@@ -8,7 +8,7 @@ use sandbox_core::{
 };
 use sandbox_executor::protocol::Target;
 
-use crate::workbench::{Workbench, run, sh, spec};
+use crate::workbench::{Workbench, run, sh};
 
 pub async fn memory_is_held(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox_with(|spec| spec.policy.limits.memory = Bytes::mib(200)).await;
@@ -221,7 +221,7 @@ pub async fn time_is_held(bench: Workbench) {
 pub async fn strict_refuses_what_is_only_watched(bench: Workbench) {
     let (sandbox, _client) = bench.sandbox().await;
     let watched = sandbox.facts().enforcement.0.iter().find(|(_, holding)| holding.held == Held::Supervised);
-    let mut strict = spec();
+    let mut strict = bench.spec();
     strict.policy.strict = true;
     match (watched, bench.subject.backend.create(&strict).await) {
         (Some(_), Err(Error::Unenforceable { .. })) | (None, Ok(_)) => {}

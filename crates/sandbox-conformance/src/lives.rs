@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sandbox_core::exec::{Exec, Exit};
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, connect, put, run, sh, spec};
+use crate::workbench::{Workbench, connect, put, run, sh};
 
 pub async fn destroy_leaves_nothing_and_may_be_repeated(bench: Workbench) {
     let (sandbox, client) = bench.sandbox().await;
@@ -71,7 +71,7 @@ pub async fn the_end_is_noticed(bench: Workbench) {
 }
 
 pub async fn what_lives_is_found_again(bench: Workbench) {
-    let mut persistent = spec();
+    let mut persistent = bench.spec();
     persistent.persistent = true;
     let sandbox = bench.subject.backend.create(&persistent).await.unwrap();
     put(&connect(sandbox.as_ref()).await, "kept", b"still here", 0o644).await;

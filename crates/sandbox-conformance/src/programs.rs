@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use sandbox_core::{Control, Error, Held, Image, Policy, SandboxSpec, exec::Exit};
+use sandbox_core::{Control, Error, Held, Policy, SandboxSpec, exec::Exit};
 
-use crate::workbench::{Workbench, connect, put, sh, spec};
+use crate::workbench::{Workbench, connect, put, sh};
 
 /// Denied by every preset, where this machine has them.
 fn denied_here() -> Vec<String> {
@@ -52,7 +52,7 @@ pub async fn denied_links_of_an_image_are_gone(bench: Workbench) {
     let Some(image) = bench.subject.image.clone() else { return };
     let (_sandbox, client) = bench
         .sandbox_with(|spec| {
-            spec.image = Image::Folder(image.clone());
+            spec.image = image.clone();
             spec.policy = Policy::preset("yolo-1").unwrap();
         })
         .await;
@@ -72,11 +72,11 @@ fn only(names: &[&str]) -> impl Fn(&mut SandboxSpec) {
 
 /// Where the kernel cannot hold a list, there is no sandbox until that is accepted by name; true if so.
 async fn cannot_hold(bench: &Workbench) -> bool {
-    let mut spec = spec();
+    let mut spec = bench.spec();
     only(&["sh"])(&mut spec);
     match bench.subject.backend.create(&spec).await {
         Err(Error::Unenforceable { refused, .. }) if refused.0.contains_key(&Control::Commands) => {
-            let mut accepted = self::spec();
+            let mut accepted = bench.spec();
             only(&["sh"])(&mut accepted);
             accepted.policy.allow_unenforced.insert(Control::Commands);
             let sandbox = bench.subject.backend.create(&accepted).await.unwrap();
@@ -123,7 +123,7 @@ pub async fn only_listed_programs_are_executed(bench: Workbench) {
 
 /// A rule is about a file, and in a root that can be changed another program can be written over it.
 pub async fn a_list_takes_a_root_that_cannot_be_changed(bench: Workbench) {
-    let mut spec = spec();
+    let mut spec = bench.spec();
     spec.policy.filesystem.root = sandbox_core::policy::Root::Writable;
     only(&["sh"])(&mut spec);
     match bench.subject.backend.create(&spec).await {

@@ -48,6 +48,23 @@ impl fmt::Display for Control {
 }
 
 impl Control {
+    /// Each of them.
+    pub const ALL: [Self; 13] = [
+        Self::Memory,
+        Self::Cpu,
+        Self::Pids,
+        Self::Disk,
+        Self::Tmp,
+        Self::Time,
+        Self::Network,
+        Self::Filesystem,
+        Self::Privileges,
+        Self::SystemCalls,
+        Self::Commands,
+        Self::ExecutorIdentity,
+        Self::SecurityModule,
+    ];
+
     /// What on this machine would make the kernel hold it, where there is such a thing.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         match self {

@@ -84,17 +84,96 @@ pub struct Boot {
     /// no copy.
     #[serde(default)]
     pub proxy: Option<u16>,
+    /// What the executor does itself, where an engine started it that knows nothing of us.
+    #[serde(default)]
+    pub itself: Itself,
 }
+
+/// What an executor does for itself before anything runs, where whoever started it could not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Itself {
+    /// Folders that are made over to the commands' user.
+    #[serde(default)]
+    pub own: Vec<String>,
+    /// Capabilities that it keeps, as a bit set; all others are given up.
+    #[serde(default)]
+    pub keep: Option<u64>,
+    /// A filter for system calls, as the kernel reads it, 8 bytes for each instruction; none if empty.
+    #[serde(default, with = "serde_bytes")]
+    pub filter: Vec<u8>,
+    /// What the folders of `own` may hold together. The executor looks at them, and ends all commands when it is more.
+    #[serde(default)]
+    pub disk: Option<Bytes>,
+    /// Whether what was changed of the root counts too.
+    #[serde(default)]
+    pub root: bool,
+    /// What whoever comes over a bridge must know; nobody may come that way where it is empty.
+    #[serde(default, with = "serde_bytes")]
+    pub token: Vec<u8>,
+    /// Processes and threads of commands, held by a cgroup of the sandbox's own kernel (gVisor's) that the executor makes and
+    /// nobody sees afterwards. It starts with the power to do so, which is not among what it keeps.
+    #[serde(default)]
+    pub pids: Option<u32>,
+    /// A file inside that stands for [`VERDICTS_FD`].
+    #[serde(default)]
+    pub verdicts: Option<String>,
+}
+
+/// The first argument of an executor that an engine starts: it connects to the socket that the second argument names, and is
+/// sent what to do.
+pub const DIAL_ROLE: &str = "dial";
+/// The first argument of one that reads what to do from standard input: its length (4 bytes, big endian), then a [`Boot`].
+/// Its report comes in the same form on standard output.
+pub const STREAMS_ROLE: &str = "streams";
+/// The first argument of one that finds what to do in the file that the second argument names.
+pub const FILE_ROLE: &str = "file";
+/// The first argument of a process that an engine starts beside an executor: whatever comes on its standard input goes to that
+/// executor, and back. The first bytes are [`Itself::token`].
+pub const BRIDGE_ROLE: &str = "bridge";
+/// Where bridges meet the executor: a name in its own network, not a file.
+pub const BRIDGE_NAME: &[u8] = b"sandbox-mcp-executor";
+/// Bytes of [`Itself::token`].
+pub const TOKEN: usize = 32;
+
+/// Begins a packet for an executor that has dialled: a descriptor with the [`Boot`] comes along, and further ones as the
+/// letters after it say.
+pub const PACKET_BOOT: u8 = b'B';
+/// The kernel's count of out-of-memory kills comes along.
+pub const LETTER_OOM: u8 = b'o';
+/// The kernel's count of refused processes comes along.
+pub const LETTER_PIDS: u8 = b'p';
+/// A packet for an executor that has dialled: the descriptor that comes along is a connection of a server.
+pub const PACKET_CONNECTION: u8 = b'C';
 
 /// How an executor is reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Attachment {
     /// It accepts connections on [`LISTENER_FD`]; descriptors can be passed.
     Listen,
-    /// One multiplexed stream on standard input and output.
+    /// It has dialled a server's socket, and does so again whenever that server is gone; connections are passed to it there.
+    Dial,
+    /// One multiplexed stream on standard input and output. With [`Itself::token`] bridges may come too, and it outlives
+    /// the stream.
     Streams,
+    /// It connects to a local socket that somebody outside listens on, and keeps one connection waiting there for whoever
+    /// comes next.
+    Call {
+        /// Where the socket is, inside.
+        path: String,
+        /// What it carries.
+        carries: Carries,
+    },
     /// Nobody: it runs this one command with its own standard streams and ends with it.
     Single(Box<Exec>),
+}
+
+/// What a socket that an executor calls carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carries {
+    /// Packets, and descriptors with them (`SOCK_SEQPACKET`).
+    Descriptors,
+    /// Bytes only: descriptors do not pass between kernels.
+    Bytes,
 }
 
 /// Who commands are.

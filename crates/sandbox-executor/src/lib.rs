@@ -12,5 +12,5 @@ pub mod frame;
 mod multiplexed;
 pub mod passage;
 pub mod protocol;
-mod socket;
+pub mod socket;
 pub mod transfer;

@@ -22,7 +22,7 @@ const MAX_FLOWS: usize = 192;
 const RECEIVE_WINDOW: usize = 128 << 20;
 /// Payload of one of the multiplexer's own frames.
 const SEND_SIZE: usize = 64 << 10;
-/// Flows that the other side has opened and nobody took yet.
+/// Flows that somebody here wants and the connection has not opened yet.
 const WAITING_FLOWS: usize = 16;
 
 /// One flow.
@@ -50,7 +50,8 @@ impl Multiplexed {
         };
         let connection = yamux::Connection::new(stream.compat(), config, mode);
         let (open, openings) = mpsc::channel(WAITING_FLOWS);
-        let (inbound, opened) = mpsc::channel(WAITING_FLOWS);
+        // All that the other side may open: whoever opens many at once is not refused for being quick.
+        let (inbound, opened) = mpsc::channel(MAX_STREAMS);
         let mut driver = Driver { connection, openings, next: None, inbound, closing: false };
         tokio::spawn(async move { poll_fn(|cx| driver.poll(cx)).await });
         Self { open, opened: Mutex::new(opened), room: Arc::new(Semaphore::new(MAX_FLOWS)) }

@@ -30,7 +30,8 @@ const FLOW_PACKET: [u8; 1] = [b'F'];
 pub struct Socket(UnixDatagram);
 
 impl Socket {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+    /// Takes over a connected socket. Must be called inside a tokio runtime.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let socket = StdDatagram::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self(UnixDatagram::from_std(socket)?))
@@ -87,7 +88,8 @@ impl Socket {
         if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(packet[..length].to_vec()) }
     }
 
-    pub(crate) async fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends one packet, with descriptors.
+    pub async fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let send = || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -100,7 +102,8 @@ impl Socket {
         self.0.async_io(Interest::WRITABLE, send).await
     }
 
-    async fn receive(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    /// One packet with its descriptors; of length 0 when the other side is gone.
+    pub async fn receive(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let receive = || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -117,7 +120,7 @@ impl Socket {
     }
 
     /// Asks the kernel, so that nobody has to read the socket in the background.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         poll(&mut sockets, Some(&Timespec::default())).is_err() || sockets[0].revents().intersects(gone)

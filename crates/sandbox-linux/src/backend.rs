@@ -49,7 +49,7 @@ pub const BACKEND: &str = "linux";
 /// The name under which this program is its own launcher.
 pub const LAUNCHER_ROLE: &str = "sandbox-launcher";
 /// How long a sandbox waits for a server before it ends, in seconds.
-const LEASE_VARIABLE: &str = "SANDBOX_MCP_LEASE_SECONDS";
+pub const LEASE_VARIABLE: &str = "SANDBOX_MCP_LEASE_SECONDS";
 
 /// Sandboxes on this machine's own kernel, without a daemon and without root.
 #[derive(Clone)]
@@ -166,6 +166,7 @@ impl Backend for LinuxBackend {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
+        no_runtime(spec)?;
         let calls = Chosen::find(&spec.policy.privileges)?;
         let prepared = prepare(spec, &launcher.host).await?;
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
@@ -367,6 +368,18 @@ async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
     }
 }
 
+/// There is nothing between a sandbox and the kernel here, so there is nothing to choose.
+pub(crate) fn no_runtime(spec: &SandboxSpec) -> Result<()> {
+    let Some(runtime) = &spec.policy.privileges.runtime else { return Ok(()) };
+    Err(Error::Invalid {
+        what: format!(
+            "the policy `{}` names the runtime `{runtime}`, and the embedded backend has none",
+            spec.policy.name
+        ),
+        fix: "Use a backend that drives runtimes (`--backend docker`), or a policy without a runtime".into(),
+    })
+}
+
 fn launcher_gone() -> Error {
     Error::Unavailable {
         what: "this server can make no more sandboxes".into(),
@@ -392,7 +405,7 @@ fn keep_only_what_it_needs(command: &mut Command) {
 
 /// Ranges of ids are chosen by the random part of the name: with 96 bits of it two sandboxes rarely meet, and where
 /// they do, namespaces keep them apart all the same.
-fn slot(id: &SessionId) -> u32 {
+pub fn slot(id: &SessionId) -> u32 {
     let digits = id.as_str().rsplit('_').next().unwrap_or_default();
     u32::from_str_radix(digits.get(..8).unwrap_or_default(), 16).unwrap_or_default() % SLOTS
 }

@@ -264,7 +264,8 @@ pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
         .map_err(BirthError::at("making folders"))
 }
 
-fn make_folder(path: &Path, owner: u32) -> io::Result<()> {
+/// Makes a folder for its owner, or finds it there.
+pub fn make_folder(path: &Path, owner: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o755).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}

@@ -86,12 +86,14 @@ pub struct Occasion {
     again: Instant,
 }
 
-impl Occasion {
+impl Default for Occasion {
     /// At the first look at the disk.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { free: [u64::MAX; 2], again: Instant::now() + AT_LEAST }
     }
+}
 
+impl Occasion {
     /// Whether it is now. Slow writing counts too: it is compared with the last time.
     pub fn is_now(&mut self, free: Free, now: Instant) -> bool {
         let mut filled = false;
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn files_are_measured_when_the_disk_fills_and_from_time_to_time() {
-        let (mut occasion, now) = (Occasion::new(), Instant::now());
+        let (mut occasion, now) = (Occasion::default(), Instant::now());
         assert!(occasion.is_now(FREE, now), "the first time");
         assert!(!occasion.is_now(free(FREE.bytes - NOISE[0]), now));
         assert!(occasion.is_now(free(FREE.bytes - NOISE[0] - 1), now));

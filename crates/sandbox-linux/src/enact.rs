@@ -184,7 +184,8 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
     steps.iter().filter_map(open).collect()
 }
 
-fn open_source(source: &Path, access: Access) -> io::Result<OwnedFd> {
+/// A copy of a mount tree, read-only where it should be before it can be seen.
+pub fn open_source(source: &Path, access: Access) -> io::Result<OwnedFd> {
     let tree = clone_tree(source)?;
     let read_only = match access {
         Access::Read if wall::stands(Wall::ReadOnlyRoot) => MountAttrFlags::MOUNT_ATTR_RDONLY,
@@ -287,7 +288,7 @@ fn mount_proc(counts: &Counts, sync: BorrowedFd<'_>) -> io::Result<()> {
 
 /// A stub over a program or over a link to one; see [`crate::unavailable`]. What has gone since it was looked for needs
 /// none.
-fn cover(stub: &OwnedFd, target: &str) -> io::Result<()> {
+pub fn cover(stub: &OwnedFd, target: &str) -> io::Result<()> {
     match attach(stub, Path::new(target)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -310,7 +311,8 @@ fn mask(target: &str, masked: &mut Option<String>) -> io::Result<()> {
     }
 }
 
-fn freeze(target: &str) -> io::Result<()> {
+/// Makes what is mounted at a path beneath the current folder read-only.
+pub fn freeze(target: &str) -> io::Result<()> {
     if fs::symlink_metadata(target).is_err() {
         return Ok(());
     }
@@ -330,7 +332,8 @@ fn remount_flags(target: &str) -> MountFlags {
     }
 }
 
-fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
+/// A file system in memory that is nowhere yet.
+pub fn tmpfs(size: u64, mode: u32) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let size = if wall::stands(Wall::TmpSize) { size } else { 0 };
     rustix::mount::fsconfig_set_string(&context, "size", size.to_string())?;

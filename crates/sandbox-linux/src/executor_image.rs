@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags};
@@ -30,6 +30,24 @@ pub fn load_cached(cache: &Path) -> io::Result<OwnedFd> {
         open_cached(&path)
     });
     cached.or_else(|_| load())
+}
+
+/// The program, for who brings it to another machine.
+pub fn program() -> &'static [u8] {
+    PROGRAM
+}
+
+/// A name for this very program.
+pub const HASH: &str = env!("EXECUTOR_HASH");
+
+/// The path of the program in the state's cache, for engines that mount it. Made where it is missing.
+pub fn cached(cache: &Path) -> io::Result<PathBuf> {
+    let path = cache.join(concat!("executor-", env!("EXECUTOR_HASH")));
+    if open_cached(&path).is_err() {
+        store(&path)?;
+        open_cached(&path)?;
+    }
+    Ok(path)
 }
 
 fn open_cached(path: &Path) -> io::Result<OwnedFd> {

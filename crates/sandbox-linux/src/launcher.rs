@@ -124,7 +124,7 @@ impl Launcher {
         let now = Instant::now();
         let disk = DiskWatch {
             due: now + DISK_EVERY,
-            occasion: Occasion::new(),
+            occasion: Occasion::default(),
             began: now,
             free: Free { bytes: 0, files: 0 },
             ledger: Ledger::default(),

@@ -37,7 +37,7 @@ pub const WORKSPACE: &str = "/workspace";
 /// HOME, inside. Never in the workspace, so that caches are not results.
 pub const HOME: &str = "/home/sandbox";
 /// Kept output of each job.
-const HISTORY: Bytes = Bytes::mib(4);
+pub const HISTORY: Bytes = Bytes::mib(4);
 
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -238,6 +238,7 @@ pub fn plan(
             die_with_parent: watch.processes(),
             // bwrap makes the network, so nobody outside can make anything in it.
             proxy: (host.bwrap.is_some() && network == Kind::Wired).then_some(way_out::PROXY_PORT),
+            itself: Default::default(),
         },
         watch: watch.standing(),
     };
@@ -276,12 +277,13 @@ pub fn kind_of_network(spec: &SandboxSpec) -> Kind {
 
 /// Files of an image may belong to the commands' user, so only where there are none that user can be another one
 /// outside for each sandbox.
-fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
+pub fn id_map(spec: &SandboxSpec, host: &Host, slot: u32, user: u32) -> IdMap {
     let ids = IdMap::new(host.ids, slot, user);
     if spec.image == Image::Host && wall::stands(Wall::OwnUser) { ids.with_own_user(slot) } else { ids }
 }
 
-fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
+/// Folders that may be written.
+pub fn with_places(known: &[&str], prepared: &Prepared) -> Vec<String> {
     known.iter().map(|place| (*place).to_owned()).chain(prepared.places.iter().cloned()).collect()
 }
 
@@ -292,6 +294,11 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
     let not_to_it = ["no_proxy", "NO_PROXY"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     to_it.into_iter().map(move |name| (name, proxy.clone())).chain(not_to_it).chain([node])
+}
+
+/// The variables that every command of such a sandbox starts with, on any backend.
+pub fn variables(spec: &SandboxSpec) -> BTreeMap<String, String> {
+    environment(spec, kind_of_network(spec))
 }
 
 fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
@@ -324,7 +331,7 @@ fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
 
 /// What the first process keeps: what it needs to start commands as another user and to end them, and what the policy
 /// grants to commands.
-fn capabilities(granted: Capabilities, single: bool) -> u64 {
+pub fn capabilities(granted: Capabilities, single: bool) -> u64 {
     const KILL: u64 = 1 << 5;
     const SETGID: u64 = 1 << 6;
     const SETUID: u64 = 1 << 7;

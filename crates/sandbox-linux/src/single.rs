@@ -117,7 +117,8 @@ fn hand_over(newborn: &Newborn, plan: &Plan, aside: Option<&Aside>) -> io::Resul
 fn wait(newborn: &Newborn, plan: &Plan) -> io::Result<Exit> {
     // The sandbox's /proc comes first, unless there will be no sandbox.
     if let Some(mut supervisor) = newborn.contact.supervisor(plan.watch.clone()) {
-        let mut disk = Disk { due: Instant::now() + DISK_EVERY, occasion: Occasion::new(), ledger: Ledger::default() };
+        let mut disk =
+            Disk { due: Instant::now() + DISK_EVERY, occasion: Occasion::default(), ledger: Ledger::default() };
         while !said_something(newborn, supervisor.due().map_or(disk.due, |due| due.min(disk.due)))? {
             let now = Instant::now();
             if supervisor.due().is_some_and(|due| due <= now) {

@@ -8,6 +8,7 @@ use sandbox_core::{Backend, Sandbox, SessionId, UserId};
 use sandbox_linux::LinuxBackend;
 
 use crate::{
+    agent::Tasks,
     config::{self, Settings},
     sandboxes::{Backends, Kept, Sandboxes},
 };
@@ -19,6 +20,8 @@ pub struct App {
     pub settings: Arc<Settings>,
     /// The centre.
     pub sandboxes: Sandboxes,
+    /// Tasks that this program works on.
+    pub tasks: Tasks,
     /// Who is on the terminal or on standard streams: the operating system's user.
     pub caller: UserId,
 }
@@ -29,7 +32,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::open(settings.clone(), backends, attach).await?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// One command that makes sandboxes of its own.
@@ -37,7 +40,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// One command in a sandbox that ends with it: only its connections are written down.
@@ -45,7 +48,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::Network)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// One command that only reaches sandboxes which exist.
@@ -53,7 +56,7 @@ impl App {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
         let sandboxes = Sandboxes::visit(settings.clone(), None, attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local() })
     }
 
     /// On whose behalf the person at the terminal acts on this sandbox: labels keep apart whom a client serves, and all

@@ -80,6 +80,11 @@ impl Capabilities {
         self.0
     }
 
+    /// The set of these numbers; those that nobody knows are left out.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Whether all of these are in the other set too.
     pub fn is_within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
@@ -95,7 +100,8 @@ impl Capabilities {
         })
     }
 
-    fn names(self) -> Vec<&'static str> {
+    /// Their names, without `CAP_`, in the order of their numbers.
+    pub fn names(self) -> Vec<&'static str> {
         NAMES.iter().enumerate().filter(|(number, _)| self.0 & (1 << number) != 0).map(|(_, name)| *name).collect()
     }
 }

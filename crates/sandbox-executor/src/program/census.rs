@@ -8,6 +8,8 @@ use std::{
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat};
 
+use super::mark::Carrier;
+
 /// Where processes are looked at.
 pub struct Census {
     proc: Option<OwnedFd>,
@@ -24,7 +26,7 @@ pub struct Process {
     pub group: i32,
     /// Its session.
     pub session: i32,
-    /// Its limit of bytes in message queues, once that was looked for.
+    /// Its limit that carries marks, once that was looked for.
     pub mark: Option<u64>,
 }
 
@@ -50,7 +52,7 @@ impl Census {
 
     fn mark(&self, pid: i32) -> Option<u64> {
         let text = self.read(pid, "limits")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Max msgqueue size"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(Carrier::here().name()))?;
         // The second is the hard limit, which cannot be raised again.
         let limit = line.split_whitespace().nth(1)?;
         Some(limit.parse().unwrap_or(u64::MAX))

@@ -1,10 +1,10 @@
 //! Counters outside the sandbox that tell why a command was killed.
 
-use std::os::fd::OwnedFd;
+use std::{cell::Cell, os::fd::OwnedFd};
 
 use sandbox_core::{
     Bytes, Control,
-    exec::{Ending, Exit},
+    exec::{DiskTrouble, Ending, Exit},
 };
 use sandbox_executor::boot::{Boot, OomCounter, Verdicts};
 
@@ -13,6 +13,8 @@ pub struct Counters {
     oom: Option<OwnedFd>,
     pids: Option<OwnedFd>,
     verdicts: Option<OwnedFd>,
+    /// Our own, where nobody outside watches.
+    own: Cell<Verdicts>,
 }
 
 /// What they said at one moment.
@@ -30,7 +32,14 @@ impl Counters {
             oom: oom.filter(|_| boot.oom == OomCounter::Cgroup),
             pids: pids.filter(|_| boot.refused_processes),
             verdicts: verdicts.filter(|_| boot.supervised),
+            own: Cell::default(),
         }
+    }
+
+    /// Notes that commands are ended for what their files take.
+    pub fn note_disk(&self, used: u64, trouble: Option<DiskTrouble>) {
+        let own = self.own.get();
+        self.own.set(Verdicts { disk: own.disk + 1, disk_used: used, trouble, ..own });
     }
 
     /// Reads them.
@@ -38,7 +47,7 @@ impl Counters {
         Counts {
             oom: self.oom.as_ref().and_then(|file| read_line(file, "oom_kill ")).unwrap_or_default(),
             refused: self.pids.as_ref().and_then(|file| read_line(file, "max ")).unwrap_or_default(),
-            verdicts: self.verdicts.as_ref().and_then(read_verdicts).unwrap_or_default(),
+            verdicts: self.verdicts.as_ref().and_then(read_verdicts).unwrap_or_else(|| self.own.get()),
         }
     }
 

@@ -28,10 +28,17 @@ pub fn open(port: u16) -> Result<OwnedFd, String> {
 
 /// Says that all is ready, and hands the listener to whoever hears it. Nobody may be there any more.
 pub fn pass_out(status: &OwnedFd, door: &OwnedFd) {
+    tell_ready(status, Some(door));
+}
+
+/// The same, with a listener or without.
+pub fn tell_ready(status: &OwnedFd, door: Option<&OwnedFd>) {
     let Ok(bytes) = rmp_serde::to_vec_named(&BootReport::Ready) else { return };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [door.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let descriptors = door.map(|door| [door.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
     let _ = sendmsg(status, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
 }

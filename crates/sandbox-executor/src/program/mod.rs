@@ -1,20 +1,28 @@
 //! The program: how it starts, and what it holds while it serves.
 
+mod beneath;
+mod bridge;
+mod call;
 mod census;
 mod counters;
+mod dial;
 mod door;
 mod failure;
 mod files;
 mod history;
 mod input;
+mod itself;
 mod jobs;
 mod launch;
 mod listing;
+mod mark;
+mod measure;
 mod output;
 mod paths;
 mod places;
 mod port;
 mod removal;
+mod roles;
 mod run;
 mod serve;
 mod single;
@@ -25,10 +33,11 @@ mod tree;
 mod wall;
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fs::File,
     io::{ErrorKind, Read, Write},
     os::fd::OwnedFd,
+    path::PathBuf,
 };
 
 use rustix::{
@@ -66,6 +75,8 @@ pub struct Executor {
     counters: Counters,
     starter: Starter,
     scratch: RefCell<Vec<u8>>,
+    /// Bytes of kept files at the last look, where we look.
+    kept: Cell<Option<u64>>,
     ending: Notify,
 }
 
@@ -113,14 +124,27 @@ impl Executor {
 /// Where the outcome is told.
 pub struct Status {
     socket: Option<OwnedFd>,
+    form: Form,
     /// Goes out when all is ready.
     door: Option<OwnedFd>,
+}
+
+/// How the outcome is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// It is all that is ever said there, or a packet.
+    Alone,
+    /// More follows, so its length comes first.
+    WithLength,
 }
 
 impl Status {
     /// Tells it. Nobody may be listening any more.
     fn tell<T: serde::Serialize>(self, message: &T) {
-        if let (Some(status), Ok(bytes)) = (self.socket, rmp_serde::to_vec_named(message)) {
+        if let (Some(status), Ok(mut bytes)) = (self.socket, rmp_serde::to_vec_named(message)) {
+            if self.form == Form::WithLength {
+                bytes.splice(..0, (bytes.len() as u32).to_be_bytes());
+            }
             drop(File::from(status).write_all(&bytes));
         }
     }
@@ -142,29 +166,47 @@ impl Status {
 }
 
 /// What was passed at the fixed numbers. Taken first of all: whatever is opened later could get a number that is free.
+#[derive(Default)]
 struct Passed {
     boot: Option<OwnedFd>,
+    /// The boot message itself, where it came in another way.
+    message: Option<Vec<u8>>,
     listener: Option<OwnedFd>,
     oom: Option<OwnedFd>,
     pids: Option<OwnedFd>,
     verdicts: Option<OwnedFd>,
     score: Option<OwnedFd>,
+    /// Where a server was dialled, and the socket to it.
+    dialled: Option<(PathBuf, OwnedFd)>,
 }
 
 /// Runs to the end of the sandbox.
 pub fn main() {
-    let status = Status { socket: sys::take(STATUS_FD), door: None };
+    if roles::run_if_asked() {
+        return;
+    }
+    let status = Status { socket: sys::take(STATUS_FD), form: Form::Alone, door: None };
     let passed = Passed {
         boot: sys::take(BOOT_FD),
+        message: None,
         listener: sys::take(LISTENER_FD),
         oom: sys::take(OOM_FD),
         pids: sys::take(PIDS_FD),
         verdicts: sys::take(VERDICTS_FD),
         score: sys::take(SCORE_FD),
+        dialled: None,
     };
     sys::close_from(FIRST_FREE_FD);
+    begin(passed, status);
+}
+
+fn begin(passed: Passed, status: Status) {
     if let Err(why) = start(passed, status) {
         let (status, why) = *why;
+        if status.socket.is_none() {
+            // Whoever started us reads what else a runtime has to say.
+            eprintln!("the executor cannot work: {why}");
+        }
         status.tell(&BootReport::Failed(why));
         std::process::exit(1);
     }
@@ -173,11 +215,12 @@ pub fn main() {
 type NotStarted = Box<(Status, String)>;
 
 fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
-    let boot = match read_boot(passed.boot) {
+    let boot = match passed.message.map_or_else(|| read_boot(passed.boot), |message| understand(&message)) {
         Ok(boot) => boot,
         Err(why) => return Err(Box::new((status, why))),
     };
-    match set_counts(&boot).and_then(|()| boot.proxy.map(door::open).transpose()) {
+    let ready = set_counts(&boot).and_then(|()| boot.proxy.map(door::open).transpose());
+    match ready.and_then(|door| itself::prepare(&boot).map(|()| door)) {
         Ok(door) => status.door = door,
         Err(why) => return Err(Box::new((status, why))),
     }
@@ -188,7 +231,8 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         let _ = set_child_subreaper(Some(getpid()));
     }
     let mut starter = Starter::new(passed.score);
-    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, passed.verdicts));
+    let verdicts = passed.verdicts.or_else(|| itself::open_verdicts(&boot));
+    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
         if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));
@@ -203,6 +247,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         Ok(places) => places,
         Err(why) => return Err(Box::new((status, why))),
     };
+    let dialled = passed.dialled.map(|(path, socket)| dial::Dialled::new(path, socket, status.door.as_ref()));
     let executor = Executor {
         jobs: Jobs::new(boot.history.0),
         boot,
@@ -211,9 +256,10 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         counters,
         starter,
         scratch: RefCell::default(),
+        kept: Cell::default(),
         ending: Notify::new(),
     };
-    serve::run(executor, passed.listener, status)
+    serve::run(executor, serve::Ways { listener: passed.listener, dialled }, status)
 }
 
 fn read_boot(source: Option<OwnedFd>) -> Result<Boot, String> {
@@ -221,7 +267,11 @@ fn read_boot(source: Option<OwnedFd>) -> Result<Boot, String> {
     let mut bytes = Vec::new();
     let read = File::from(source).take(MAX_BOOT).read_to_end(&mut bytes);
     read.map_err(|error| format!("reading what to do failed: {error}"))?;
-    rmp_serde::from_slice(&bytes).map_err(|error| format!("what to do cannot be read: {error}"))
+    understand(&bytes)
+}
+
+fn understand(bytes: &[u8]) -> Result<Boot, String> {
+    rmp_serde::from_slice(bytes).map_err(|error| format!("what to do cannot be read: {error}"))
 }
 
 /// Before anything else runs here, and while we may: afterwards we have no capability left.

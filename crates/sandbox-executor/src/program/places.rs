@@ -11,6 +11,7 @@ use rustix::{
 use sandbox_executor::protocol::{Failure, FileInfo, FileKind, Path, Reason};
 
 use super::{
+    beneath::open_step_by_step,
     failure::{about, failed, shown},
     paths::{Located, locate},
 };
@@ -192,7 +193,11 @@ fn owned((above, name): (&[u8], &[u8])) -> (Vec<u8>, Vec<u8>) {
 pub fn open_beneath(folder: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..RACES {
-        match openat2(folder, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        let opened = match openat2(folder, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::NOSYS) => open_step_by_step(folder, name, flags),
+            other => other,
+        };
+        match opened {
             Err(Errno::AGAIN | Errno::INTR) => {}
             // What is told there is about us, not about files.
             Ok(found) if fstatfs(&found)?.f_type == PROC => return Err(Errno::ACCESS),

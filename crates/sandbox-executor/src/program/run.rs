@@ -9,6 +9,7 @@ use std::{
 
 use rustix::{
     fs::{Mode, fchmod},
+    io::Errno,
     pipe::{PipeFlags, fcntl_setpipe_size, pipe_with},
 };
 use sandbox_core::{
@@ -240,13 +241,21 @@ fn output_pipes(executor: &Executor) -> Result<(Pipe, Pipe), Failure> {
     if !wall::stands(Wall::OutputPipes) {
         return Ok((output_pipe()?, output_pipe()?));
     }
-    executor.as_ourselves(|| {
+    let ours = executor.as_ourselves(|| {
         let ends = (output_pipe()?, output_pipe()?);
         for (_, writer) in [&ends.0, &ends.1] {
-            fchmod(writer, Mode::WUSR | Mode::WGRP | Mode::WOTH).map_err(|error| no_streams(error.into()))?;
+            match fchmod(writer, Mode::WUSR | Mode::WGRP | Mode::WOTH) {
+                // In gVisor the mode of a pipe stays as it is.
+                Err(Errno::PERM) => return Ok(None),
+                other => other.map_err(|error| no_streams(error.into()))?,
+            }
         }
-        Ok(ends)
-    })
+        Ok(Some(ends))
+    })?;
+    match ours {
+        Some(ends) => Ok(ends),
+        None => Ok((output_pipe()?, output_pipe()?)),
+    }
 }
 
 fn output_pipe() -> Result<Pipe, Failure> {

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use sandbox_core::Channel;
 use sandbox_executor::{
-    boot::Attachment,
+    boot::{Attachment, Carries},
     carrier::{Connection, Flow, Side},
     frame::FrameError,
     protocol::{Failure, Reason, Reply, Request, Target},
@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Executor, NotStarted, Status, failure::failed, files, listing, output::Until, port, removal, run, sys, terminal,
-    tree::Members,
+    Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, measure, output::Until,
+    port, removal, run, sys, terminal, tree::Members,
 };
 
 /// Servers at once.
@@ -35,31 +35,50 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(30);
 /// Time for the last answer to be read before we end.
 const FAREWELL: Duration = Duration::from_millis(20);
 
+/// How servers come here.
+pub struct Ways {
+    /// A socket on which they are accepted.
+    pub listener: Option<OwnedFd>,
+    /// A server that was dialled.
+    pub dialled: Option<Dialled>,
+}
+
 /// Who is there.
-struct Presence {
+pub struct Presence {
     connections: Cell<usize>,
     flows: Cell<usize>,
     changed: Notify,
 }
 
 /// Serves until told to end, or until the lease lapses.
-pub fn run(executor: Executor, listener: Option<OwnedFd>, status: Status) -> Result<(), NotStarted> {
+pub fn run(executor: Executor, ways: Ways, status: Status) -> Result<(), NotStarted> {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
         Ok(runtime) => runtime,
         Err(error) => return Err(Box::new((status, format!("waiting for requests is not possible: {error}")))),
     };
     let executor = Rc::new(executor);
-    let ended = LocalSet::new().block_on(&runtime, serve(&executor, listener, status));
+    let ended = LocalSet::new().block_on(&runtime, serve(&executor, ways, status));
     executor.tree.kill_everything();
     ended.map(|()| std::process::exit(0))
 }
 
-async fn serve(executor: &Rc<Executor>, listener: Option<OwnedFd>, status: Status) -> Result<(), NotStarted> {
+async fn serve(executor: &Rc<Executor>, ways: Ways, status: Status) -> Result<(), NotStarted> {
     if let Err(error) = reap_when_told(executor) {
         return Err(Box::new((status, format!("the ends of processes cannot be seen: {error}"))));
     }
     let presence = Rc::new(Presence { connections: Cell::new(0), flows: Cell::new(0), changed: Notify::new() });
-    match executor.boot.attachment {
+    if let Some(limit) = executor.boot.itself.disk {
+        tokio::task::spawn_local(measure::watch(Rc::clone(executor), limit));
+    }
+    match &executor.boot.attachment {
+        Attachment::Call { path, carries } => {
+            status.ready();
+            tokio::select! {
+                () = receive(executor, &presence, path, *carries) => {}
+                () = lapse(executor.boot.lease, &presence) => {}
+                () = executor.ending.notified() => tokio::time::sleep(FAREWELL).await,
+            }
+        }
         Attachment::Streams => {
             let (Some(input), Some(output)) = (sys::take(0), sys::take(1)) else {
                 return Err(Box::new((status, "standard input or output is closed".to_owned())));
@@ -68,15 +87,39 @@ async fn serve(executor: &Rc<Executor>, listener: Option<OwnedFd>, status: Statu
                 Ok(channel) => channel,
                 Err(error) => return Err(Box::new((status, format!("the standard streams cannot be used: {error}")))),
             };
+            let bridges = match bridge::listen(&executor.boot.itself.token) {
+                Ok(bridges) => bridges,
+                Err(error) => return Err(Box::new((status, format!("bridges cannot be waited for: {error}")))),
+            };
             status.ready();
-            // There is no way to come back to a stream that has ended.
+            let stream = converse(executor, &presence, channel);
+            let Some(bridges) = bridges else {
+                // There is no way to come back to a stream that has ended.
+                tokio::select! {
+                    () = stream => {}
+                    () = executor.ending.notified() => tokio::time::sleep(FAREWELL).await,
+                }
+                return Ok(());
+            };
             tokio::select! {
-                () = converse(executor, &presence, channel) => {}
+                ((), ()) = async { tokio::join!(stream, bridge::accept(executor, &presence, &bridges)) } => {}
+                () = lapse(executor.boot.lease, &presence) => {}
+                () = executor.ending.notified() => tokio::time::sleep(FAREWELL).await,
+            }
+        }
+        Attachment::Dial => {
+            let Some(dialled) = ways.dialled else {
+                return Err(Box::new((status, "no server was dialled".to_owned())));
+            };
+            status.ready();
+            tokio::select! {
+                () = dialled.attend(executor, &presence) => {}
+                () = lapse(executor.boot.lease, &presence) => {}
                 () = executor.ending.notified() => tokio::time::sleep(FAREWELL).await,
             }
         }
         _ => {
-            let Some(listener) = listener.and_then(listen) else {
+            let Some(listener) = ways.listener.and_then(listen) else {
                 return Err(Box::new((status, "no socket to listen on was passed".to_owned())));
             };
             status.ready();
@@ -103,10 +146,15 @@ fn reap_when_told(executor: &Rc<Executor>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn stream(input: OwnedFd, output: OwnedFd) -> std::io::Result<Channel> {
+/// What comes and goes on two descriptors, as one.
+pub fn joined(input: OwnedFd, output: OwnedFd) -> std::io::Result<tokio::io::Join<pipe::Receiver, pipe::Sender>> {
     for end in [&input, &output] {
         rustix::io::ioctl_fionbio(end, true)?;
     }
+    Ok(tokio::io::join(pipe::Receiver::from_owned_fd_unchecked(input)?, pipe::Sender::from_owned_fd_unchecked(output)?))
+}
+
+fn stream(input: OwnedFd, output: OwnedFd) -> std::io::Result<Channel> {
     // Commands must not find the carrier where their own streams go.
     let moved = [rustix::io::fcntl_dupfd_cloexec(&input, 3)?, rustix::io::fcntl_dupfd_cloexec(&output, 3)?];
     let null = super::spawn::nothing()?;
@@ -117,9 +165,7 @@ fn stream(input: OwnedFd, output: OwnedFd) -> std::io::Result<Channel> {
     // The numbers 0 and 1 stay taken for ever.
     std::mem::forget(ends);
     let [input, output] = moved;
-    let (reader, writer) =
-        (pipe::Receiver::from_owned_fd_unchecked(input)?, pipe::Sender::from_owned_fd_unchecked(output)?);
-    Ok(Channel::Stream(Box::new(tokio::io::join(reader, writer))))
+    Ok(Channel::Stream(Box::new(joined(input, output)?)))
 }
 
 fn listen(socket: OwnedFd) -> Option<UnixListener> {
@@ -136,11 +182,24 @@ async fn accept(executor: &Rc<Executor>, presence: &Rc<Presence>, listener: &Uni
             continue;
         };
         let Ok(socket) = socket.into_std() else { continue };
-        if presence.connections.get() >= MAX_CONNECTIONS {
-            continue;
-        }
-        let (executor, presence) = (Rc::clone(executor), Rc::clone(presence));
-        tokio::task::spawn_local(async move { converse(&executor, &presence, Channel::Local(socket.into())).await });
+        welcome(executor, presence, Channel::Local(socket.into()));
+    }
+}
+
+/// Serves one more connection, unless there are too many.
+pub fn welcome(executor: &Rc<Executor>, presence: &Rc<Presence>, channel: Channel) {
+    if presence.connections.get() >= MAX_CONNECTIONS {
+        return;
+    }
+    let (executor, presence) = (Rc::clone(executor), Rc::clone(presence));
+    tokio::task::spawn_local(async move { converse(&executor, &presence, channel).await });
+}
+
+/// The same where we connect, and whoever comes finds us waiting.
+async fn receive(executor: &Rc<Executor>, presence: &Rc<Presence>, path: &str, carries: Carries) {
+    loop {
+        let channel = call::wait_for_somebody(executor, path, carries).await;
+        welcome(executor, presence, channel);
     }
 }
 
@@ -158,7 +217,7 @@ async fn lapse(lease: Option<Duration>, presence: &Presence) {
 }
 
 /// Serves one connection to its end.
-async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel: Channel) {
+pub async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel: Channel) {
     presence.connections.set(presence.connections.get() + 1);
     presence.changed.notify_waiters();
     if let Ok(connection) = Connection::establish(channel, Side::Executor).await {
@@ -236,7 +295,7 @@ async fn reply(executor: &Rc<Executor>, request: Request) -> Result<Reply, Failu
         Request::MakeFolder { path } => places.make_folder(&path)?,
         Request::Usage => {
             let (processes, running_jobs) = (executor.tree.count() as u32, executor.jobs.running() as u32);
-            return Ok(Reply::Usage { processes, running_jobs });
+            return Ok(Reply::Usage { processes, running_jobs, kept: executor.kept.get() });
         }
         // Shutdown is answered first and done then; all others have flows of their own.
         _ => {}

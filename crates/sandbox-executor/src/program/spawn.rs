@@ -24,6 +24,7 @@ use super::{
     failure::failed,
     hide,
     launch::Launch,
+    mark::Carrier,
     sys::{self, Plan, Privileges, Session, Spawner, Step},
     tree::{Mark, Sacrifice},
     wall::{self, Wall},
@@ -185,7 +186,6 @@ fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, [u64; 2])> {
     };
     let wanted = [
         (libc::RLIMIT_CORE, Resource::Core, both(Some(0))),
-        (libc::RLIMIT_MSGQUEUE, Resource::Msgqueue, both(Some(mark.0))),
         (libc::RLIMIT_NPROC, Resource::Nproc, both(boot.pids.map(u64::from))),
         (libc::RLIMIT_DATA, Resource::Data, both(boot.process_memory.map(|memory| memory.0))),
         (libc::RLIMIT_FSIZE, Resource::Fsize, both(file_size)),
@@ -197,7 +197,9 @@ fn limits(boot: &Boot, exec: &Exec, mark: Mark) -> Vec<(u32, [u64; 2])> {
         let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         Some((number as u32, [soft.min(most), hard.min(most)]))
     };
-    wanted.into_iter().filter_map(allowed).collect()
+    let carrier = Carrier::here();
+    let marked = (carrier.number(), [mark.0; 2]);
+    wanted.into_iter().filter_map(allowed).chain([marked]).collect()
 }
 
 fn privileges(boot: &Boot) -> Privileges {

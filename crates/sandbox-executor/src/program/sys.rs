@@ -7,8 +7,11 @@ use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
+
+use rustix::thread::CapabilitySets;
 
 /// Bytes of stack for the moments between clone and exec.
 const STACK: usize = 64 << 10;
@@ -27,6 +30,9 @@ pub fn close_from(first: RawFd) {
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
 }
 
+/// Whether the kernel knows no user for files alone, and files are used as the effective user (gVisor).
+static BY_EFFECTIVE: AtomicBool = AtomicBool::new(false);
+
 /// From now on files are opened and made with exactly this user's rights, while the process stays who it is.
 pub fn become_for_files(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: plain numbers; these calls change the credentials of the only thread. They report the old value, so
@@ -37,13 +43,62 @@ pub fn become_for_files(uid: u32, gid: u32) -> io::Result<()> {
         libc::setfsuid(uid);
         (libc::setfsgid(u32::MAX), libc::setfsuid(u32::MAX))
     };
-    if now_gid as u32 == gid && now_uid as u32 == uid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if now_gid as u32 == gid && now_uid as u32 == uid {
+        return Ok(());
+    }
+    // SAFETY: plain numbers.
+    let known = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) } != -1;
+    if known {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    BY_EFFECTIVE.store(true, Ordering::Relaxed);
+    // SAFETY: plain numbers; the calls change the credentials of the only thread.
+    if unsafe { libc::syscall(libc::SYS_setresgid, -1, gid, -1) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    be_effectively(uid)
+}
+
+/// Capabilities that go with the change of user are taken back: none of them is about files. Whoever is that user has no
+/// power over us, for our real and saved users stay.
+fn be_effectively(uid: u32) -> io::Result<()> {
+    // SAFETY: plain numbers; the call changes the credentials of the only thread.
+    if unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let now = rustix::thread::capabilities(None)?;
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: now.permitted, ..now })?)
 }
 
 /// For files we are this user, from the moment on.
 pub fn use_files_as(uid: u32) {
+    if BY_EFFECTIVE.load(Ordering::Relaxed) {
+        let _ = be_effectively(uid);
+        return;
+    }
     // SAFETY: a plain number; the call changes the credentials of the only thread.
     unsafe { libc::setfsuid(uid) };
+}
+
+/// Installs a filter for system calls for good, 8 bytes for each instruction, as the kernel reads it.
+pub fn install_filter(instructions: &[u8]) -> io::Result<()> {
+    let mut filter: Vec<libc::sock_filter> = instructions
+        .chunks_exact(8)
+        .map(|bytes| libc::sock_filter {
+            code: u16::from_ne_bytes([bytes[0], bytes[1]]),
+            jt: bytes[2],
+            jf: bytes[3],
+            k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        })
+        .collect();
+    let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+    // SAFETY: plain numbers, then a program of `length` instructions that outlives the call; the kernel copies and checks it.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) == 0
+    };
+    if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Fills the buffer with bytes that cannot be guessed.
@@ -373,7 +428,11 @@ unsafe fn become_user(plan: &Plan<'_>) -> Result<(), i32> {
             for number in (0..u64::BITS).filter(|number| kept & (1 << number) != 0) {
                 // What is ambient stays over an exec by who is not root.
                 let raise = libc::PR_CAP_AMBIENT_RAISE;
-                check(libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, number, 0, 0))?;
+                match check(libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, number, 0, 0)) {
+                    // gVisor knows no such set; there who is not root does without.
+                    Err(libc::EINVAL) => {}
+                    other => other?,
+                }
             }
         }
     }

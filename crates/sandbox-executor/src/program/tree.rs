@@ -1,18 +1,19 @@
 //! Whole process trees: which processes a job started, also those that left its group, its session and their parent.
 //!
-//! Every process of a job carries a mark that it inherits and that anyone may read: the limit of bytes in message
-//! queues, which means nothing here. A process can only lower it. Marks go down from job to job, so what lies below is
+//! Every process of a job carries a mark that it inherits and that anyone may read: a limit that means nothing here (see
+//! `mark`). A process can only lower it. Marks go down from job to job, so what lies below is
 //! a later job's mark or nobody's; what carries nobody's mark hides, and belongs to whichever job is being ended.
 
 use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
 
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
-    process::{Pid, Resource, Signal, getrlimit, kill_process},
+    process::{Pid, Signal, getrlimit, kill_process},
 };
 
 use super::{
     census::{Census, Process},
+    mark::Carrier,
     sys,
 };
 
@@ -63,7 +64,7 @@ pub struct Tree {
 impl Tree {
     /// Looks at `/proc`.
     pub fn new() -> Self {
-        let highest = getrlimit(Resource::Msgqueue).maximum.unwrap_or(u64::from(u32::MAX));
+        let highest = getrlimit(Carrier::here().resource()).maximum.unwrap_or(u64::from(u32::MAX));
         let least = if highest > 2 * LEAST_OF_MANY { LEAST_OF_MANY } else { LEAST_OF_FEW };
         Self { census: Census::new(), own: std::process::id() as i32, marks: least..highest.max(least + 1) }
     }

@@ -132,6 +132,7 @@ pub fn boot(workspace: &HostPath) -> Boot {
         refused_processes: false,
         die_with_parent: false,
         proxy: None,
+        itself: Default::default(),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod builtin;
 mod compile;
+mod export;
 mod floor;
 #[cfg(test)]
 mod machine;
@@ -83,6 +84,26 @@ impl Chosen {
             Self::Own { profile, .. } => {
                 Filter::Own(to_bytes(&compile::compile(&floor::beneath(profile.clone(), narrowing))))
             }
+        }
+    }
+
+    /// The filter itself, as the kernel reads it, for whoever installs it without the launcher.
+    pub fn instructions(&self, narrowing: Narrowing) -> Vec<u8> {
+        to_bytes(&compile::compile(&floor::beneath(self.profile(), narrowing)))
+    }
+
+    /// The same in the form that engines and OCI runtimes read: it allows exactly what the filter allows.
+    pub fn document(&self, narrowing: Narrowing) -> Result<serde_json::Value, Error> {
+        export::document(&floor::beneath(self.profile(), narrowing)).ok_or_else(|| Error::Invalid {
+            what: format!("{self} has too many conditions on arguments to be told to an engine"),
+            fix: "Use minimal, standard or build, or name calls instead of testing their arguments".into(),
+        })
+    }
+
+    fn profile(&self) -> Profile {
+        match self {
+            Self::BuiltIn(name) => name.profile(),
+            Self::Own { profile, .. } => profile.clone(),
         }
     }
 }

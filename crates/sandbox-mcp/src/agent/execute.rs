@@ -13,7 +13,9 @@ use tokio::sync::mpsc;
 
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
-    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, task::MAX_TASK,
+    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation,
+    receipt::{Beginning, Ending, Writing, stop_asked},
+    task::MAX_TASK,
     worker::Equipment,
 };
 use crate::{
@@ -57,7 +59,18 @@ pub async fn execute(
     }
     let before = session.snapshot().await?;
     let ledger = Ledger::open(sandboxes, &session, &chosen, &request.task, began);
+    let beginning = Beginning {
+        task_id: &task_id,
+        task: &request.task,
+        agent: chosen.agent.name(),
+        why: &chosen.why,
+        files: &files,
+        budget,
+    };
+    let writing = Writing::begin(&session, settings, &trail, &beginning);
+    let receipt = writing.folder().map(|folder| folder.join("receipt.html"));
     conversation::sweep(&settings.state);
+    conversation::note_task(&settings.state, session.id(), &task_id);
     let conversation = Conversation::of(&settings.state, session.id(), chosen.agent.name());
     let allowed = session.allowed(request.timeout);
     let assignment =
@@ -71,8 +84,16 @@ pub async fn execute(
         conversation,
         deadline: Instant::now() + allowed.timeout,
         before: before.clone(),
+        last: writing.last.clone(),
     });
-    let worked = tokio::time::timeout(allowed.timeout, chosen.agent.work(assignment, &worker)).await;
+    let stop = stop_asked(writing.folder().cloned());
+    let work = async {
+        tokio::select! {
+            worked = chosen.agent.work(assignment, &worker) => worked,
+            () = stop => Err(WorkError::Interrupted),
+        }
+    };
+    let worked = tokio::time::timeout(allowed.timeout, work).await;
     let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {
@@ -83,6 +104,9 @@ pub async fn execute(
     };
     let changes = session.files_changed_since(&before).await.unwrap_or_default();
     ledger.close(status, error.clone());
+    let ending =
+        Ending { status, output: output.clone(), error: error.clone(), cost: cost.clone(), denials: denials.clone() };
+    writing.close(&session, &changes, ending).await;
     Ok(TaskResult {
         task_id,
         agent: chosen.agent.name().to_owned(),
@@ -96,6 +120,7 @@ pub async fn execute(
         denials,
         cost,
         enforced: enforced(&session),
+        receipt,
         allowed,
     })
 }
@@ -148,11 +173,11 @@ async fn place(
                 _ => Ok(session),
             }
         }
-        TaskPlace::New { backend, level, image, lifetime } => {
+        TaskPlace::New { backend, level, image, lifetime, env } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let (backend, lifetime, env) = (backend.clone(), *lifetime, BTreeMap::new());
+            let (backend, lifetime, env) = (backend.clone(), *lifetime, env.clone());
             let new = NewSandbox { backend, image, policy, lifetime, env, tools };
             Ok(sandboxes.create(caller, new).await?)
         }

@@ -1,6 +1,6 @@
 //! A task in plain words and what came of it, as every door says it. [`super::execute`] does the work.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
@@ -67,6 +67,8 @@ pub enum TaskPlace {
         image: Option<Image>,
         /// Whether the sandbox is kept.
         lifetime: Lifetime,
+        /// Variables of its commands.
+        env: BTreeMap<String, String>,
     },
     /// In a sandbox that exists.
     Existing {
@@ -153,6 +155,8 @@ pub struct TaskResult {
     pub cost: Bill,
     /// How each limit and wall was held: by the kernel, supervised, or by nobody.
     pub enforced: BTreeMap<String, String>,
+    /// The page that tells all about it.
+    pub receipt: Option<PathBuf>,
     /// How long it was allowed to take.
     #[serde(skip)]
     pub allowed: Allowed,

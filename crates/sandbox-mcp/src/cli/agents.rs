@@ -54,11 +54,19 @@ fn list(settings: &Settings, answer: Answer) {
     if answer == Answer::Json {
         return screen::say_json(&rows);
     }
-    screen::say(&screen::paint(&format!("{:<12} {:<6} {:<10} {}", "AGENT", "READY", "VERSION", "WHAT IT IS"), Look::Bold));
+    screen::say(&screen::paint(
+        &format!("{:<12} {:<6} {:<10} {}", "AGENT", "READY", "VERSION", "WHAT IT IS"),
+        Look::Bold,
+    ));
     for row in &rows {
         let (word, look) = if row.ready { ("yes", Look::Good) } else { ("no", Look::Weak) };
         let version = row.version.as_deref().unwrap_or("-");
-        screen::say(&format!("{:<12} {} {version:<10} {}", row.name, screen::paint(&format!("{word:<6}"), look), row.about));
+        screen::say(&format!(
+            "{:<12} {} {version:<10} {}",
+            row.name,
+            screen::paint(&format!("{word:<6}"), look),
+            row.about
+        ));
         let how = if row.ready { row.how.clone() } else { format!("to get it: {}", row.how) };
         screen::say(&screen::paint(&format!("{:<30} {how}", ""), Look::Dim));
     }
@@ -97,9 +105,8 @@ fn remove(settings: &Settings, kind: &Kind, answer: Answer) -> anyhow::Result<()
 fn kind(name: &str) -> anyhow::Result<&'static Kind> {
     let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
     let names = names.join(", ");
-    Kind::named(name).ok_or_else(|| {
-        anyhow::anyhow!("`{}` is not an agent that can be installed: {names}", screen::harmless(name))
-    })
+    Kind::named(name)
+        .ok_or_else(|| anyhow::anyhow!("`{}` is not an agent that can be installed: {names}", screen::harmless(name)))
 }
 
 /// A bar on a terminal; elsewhere a line for each step.

@@ -85,9 +85,10 @@ The client starts this by itself. For example, in Claude Desktop's settings:
   {\"mcpServers\": {\"sandbox\": {\"command\": \"sandbox-mcp\", \"args\": [\"serve\"]}}}
 When standard input closes, sandboxes that are not persistent end.")]
     Serve,
-    /// Let an agent (today only a mock) work on a task in a sandbox, and take the results out
+    /// Let an agent work on a task in a sandbox, and take the results out
     #[command(after_help = "\
-The only agent today is `mock`: it shows that everything works, but does not do the task.
+The agent `claude` asks a model: set ANTHROPIC_API_KEY, or `model_url` to a server of your own (docs/agents.md).
+The agent `mock` shows that everything works, but does not do the task.
 
 Examples:
   sandbox-mcp run \"make a chart of data.csv\" --file data.csv --out charts
@@ -130,6 +131,13 @@ Examples:
   sandbox-mcp open sandbox_local_4f2a… 8000           then open the address in a browser
   sandbox-mcp open sandbox_local_4f2a… 8000 --json    the address for a program")]
     Open(Open),
+    /// Show what tasks did: steps, files, hosts, cost
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp task list
+  sandbox-mcp task show task_4f2a…                    also as a page; its place is told at the end
+  sandbox-mcp task show task_4f2a… --json             everything, for a program")]
+    Task(Task),
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
@@ -217,6 +225,9 @@ pub struct Run {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long)]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// Stop after this long: 90, 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
@@ -237,6 +248,9 @@ pub struct Exec {
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image, policy and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,
@@ -281,6 +295,35 @@ pub struct Open {
     /// The port inside on which the server listens, on 127.0.0.1 or 0.0.0.0
     #[arg(value_parser = port)]
     pub port: u16,
+}
+
+/// `task`.
+#[derive(Debug, Args)]
+pub struct Task {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TaskCommand,
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// List tasks, the newest first
+    List {
+        /// At most so many
+        #[arg(long = "lines", short = 'n', default_value_t = 20, value_name = "COUNT")]
+        count: usize,
+    },
+    /// Show the receipt of a task
+    Show {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+    /// Stop a task that runs; what it made is kept
+    Stop {
+        /// Its id, or the beginning of it
+        id: String,
+    },
 }
 
 /// `rm`.

@@ -20,6 +20,7 @@ mod run;
 mod screen;
 mod serve;
 mod single;
+mod task;
 mod terminal;
 
 use std::{process::ExitCode, time::Duration};
@@ -88,6 +89,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Open(args) => open::open(settings, args, answer).await,
+        Command::Task(args) => task::task(&settings, args, answer),
         Command::Rm(args) => rm::rm(settings, args, answer).await,
         Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,

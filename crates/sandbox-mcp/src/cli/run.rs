@@ -65,7 +65,13 @@ async fn work(app: &App, args: Run, files: Vec<TaskFile>, answer: Answer) -> any
     }
     let place = match args.session {
         Some(session_id) => TaskPlace::Existing { session_id, level: args.level },
-        None => TaskPlace::New { backend: args.backend, level: args.level, image: args.image, lifetime },
+        None => {
+            let template = args.template.as_deref().map(|name| app.settings.template(name)).transpose()?;
+            let backend = args.backend.or_else(|| template?.backend.clone());
+            let image = args.image.or_else(|| Some(template?.image.clone()));
+            let env = template.map(|template| template.env.clone()).unwrap_or_default();
+            TaskPlace::New { backend, level: args.level, image, lifetime, env }
+        }
     };
     let request = TaskRequest { files, agent: args.agent, timeout: args.timeout, ..TaskRequest::new(args.task, place) };
     let (notes, mut shown) = mpsc::channel(64);

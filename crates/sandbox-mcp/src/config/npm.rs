@@ -38,12 +38,13 @@ impl NpmRegistry {
         };
         let text = setting("registry").unwrap_or_else(|| USUAL.to_owned());
         let address = Url::parse(text.trim()).ok().filter(|url| matches!(url.scheme(), "https" | "http"));
-        let mut address = address.ok_or("npm's setting `registry` is no address: `npm config get registry` shows it")?;
+        let mut address =
+            address.ok_or("npm's setting `registry` is no address: `npm config get registry` shows it")?;
         let _ = (address.set_username(""), address.set_password(None));
         let authorities = match setting("cafile") {
-            Some(file) => {
-                Some(fs::read_to_string(&file).map_err(|error| format!("npm's `cafile` {file} cannot be read: {error}"))?)
-            }
+            Some(file) => Some(
+                fs::read_to_string(&file).map_err(|error| format!("npm's `cafile` {file} cannot be read: {error}"))?,
+            ),
             None => None,
         };
         Ok(Self { token: token(&said, &address).map(Value::new), address, authorities })
@@ -102,7 +103,10 @@ mod tests {
         assert_eq!(own.address.as_str(), "https://npm.corp.example/team/npm/");
         assert!(own.token == Some(Value::new("secret-token")) && !format!("{own:?}").contains("secret-token"));
         let by_variable = |name: &str| (name == "npm_config_registry").then(|| "https://other.example".to_owned());
-        assert_eq!(found("registry=https://x.example", &by_variable).unwrap().address.as_str(), "https://other.example/");
+        assert_eq!(
+            found("registry=https://x.example", &by_variable).unwrap().address.as_str(),
+            "https://other.example/"
+        );
         assert!(found("registry=ftp://x", &nothing).unwrap_err().contains("npm config get registry"));
         assert!(found("cafile=/nowhere/ca.pem", &nothing).unwrap_err().contains("/nowhere/ca.pem"));
     }

@@ -1,7 +1,7 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -15,8 +15,8 @@ use url::Url;
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, ceiling, mirrors, model,
-    paths, secrets,
+    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, Template, ceiling,
+    mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -48,6 +48,8 @@ pub struct Settings {
     pub strict: bool,
     /// Limits that may go unheld.
     pub allow_unenforced: BTreeSet<Control>,
+    /// Kinds of sandboxes by name.
+    pub templates: BTreeMap<String, Template>,
     /// Sandboxes that are kept ready before anybody asks.
     pub warm: Vec<Warm>,
     /// Sandboxes of one user.
@@ -115,6 +117,7 @@ impl Settings {
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
+        let said_templates = typed.0.remove("templates");
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
@@ -131,6 +134,7 @@ impl Settings {
             ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            templates: templates::built_in(),
             warm: Vec::new(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
@@ -173,6 +177,11 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let Some(Said { source, value }) = said_templates {
+            let refuse = |why| ConfigError::BadTable { source_: source.clone(), key: "templates", why };
+            settings.templates = templates::read(&value).map_err(refuse)?;
+            templates::check(&settings, &KNOWN_BACKENDS).map_err(refuse)?;
+        }
         if let (Some(source_), Some(said)) = (said_warm, warm) {
             settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
         }
@@ -228,11 +237,11 @@ fn latest() -> String {
 
 const VERSION: &str = "a version such as 1.2.3, or latest";
 const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
+const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
+const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 /// All that this program has.
 const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux";
-const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
-const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";

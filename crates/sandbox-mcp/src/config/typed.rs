@@ -14,8 +14,8 @@ use super::{
     words::{Found, plain},
 };
 
-/// Tables of the file; see docs/secrets.md and docs/agents.md.
-const TABLES: [&str; 3] = ["prices", "secrets", "services"];
+/// Tables of the file; see docs/secrets.md, docs/templates.md and docs/agents.md.
+const TABLES: [&str; 4] = ["prices", "secrets", "services", "templates"];
 
 /// Where something was said.
 #[derive(Clone, Debug, PartialEq, Eq)]

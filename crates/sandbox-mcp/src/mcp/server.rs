@@ -5,12 +5,14 @@ use std::{borrow::Cow, sync::Arc};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, CustomRequest, CustomResult, ErrorCode, Implementation, JsonObject, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, CreateTaskResult, CustomRequest, CustomResult, ErrorCode, GetTaskParams,
+        GetTaskResult, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
     },
     service::RequestContext,
+    task_manager::TaskManager,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -22,7 +24,8 @@ use super::{
     arguments::{InSession, RunCommand},
     asking::{Caller, Pending},
     error::ToolError,
-    files, listing, names, paths, ports, resources, run, schema, sessions, task,
+    files, listing, names, paths, ports, resources, run, schema, sessions,
+    task::{self, Handed},
     tools::{self, INSTRUCTIONS, TOOLS},
 };
 use crate::{app::App, sandboxes::Session};
@@ -41,12 +44,20 @@ pub struct Server {
     calls: Semaphore,
     removals: Semaphore,
     pending: Pending,
+    /// Tasks of the protocol.
+    tasks: TaskManager,
 }
 
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
-        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS), pending: Pending::default() }
+        Self {
+            app,
+            calls: Semaphore::new(CALLS),
+            removals: Semaphore::new(REMOVALS),
+            pending: Pending::default(),
+            tasks: TaskManager::new(),
+        }
     }
 
     async fn call(
@@ -104,13 +115,19 @@ impl Server {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 ports::open_port(session, asked).await
             }
-            "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
+            "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?, context).await,
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
             "request_access" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 access::request_access(session, asked, caller).await
             }
-            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context, caller).await,
+            "execute_task" => {
+                let asked = parse(tool, arguments)?;
+                match task::execute_task(&self.app, asked, context, caller, &self.tasks).await? {
+                    Handed::Answer(answer) => Ok(answer),
+                    Handed::Task(task) => Err(ToolError::Task(task)),
+                }
+            }
             other => Err(ToolError::UnknownTool(other.to_owned())),
         }
     }
@@ -146,7 +163,7 @@ fn parse<T: DeserializeOwned>(tool: &Tool, arguments: JsonObject) -> Result<T, T
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build();
         let mut implementation = Implementation::new("sandbox-mcp", env!("CARGO_PKG_VERSION"));
         implementation.title = Some("Sandboxes".to_owned());
         ServerConfig::new(capabilities)
@@ -180,6 +197,7 @@ impl ServerHandler for Server {
         }
         match answered {
             Ok(answer) => Ok(CallToolResult::from(answer).into()),
+            Err(ToolError::Task(task)) => Ok(CallToolResponse::Task(CreateTaskResult::new(*task))),
             Err(error @ ToolError::UnknownTool(_)) => Err(ErrorData::invalid_params(error.to_string(), None)),
             Err(error) => Ok(CallToolResult::from(error).into()),
         }
@@ -199,6 +217,22 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.read(&request.uri).await.map_err(|error| resources::refusal(&request.uri, &error))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks.get_task(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.cancel_task(&request.task_id)
     }
 
     // There are no prompts and no completions, and nothing says there are.

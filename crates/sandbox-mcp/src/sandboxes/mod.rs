@@ -315,7 +315,8 @@ impl Sandboxes {
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
         if let Image::Reference(name) = &spec.image {
-            backend.fetch(name, &|_| ()).await?;
+            let explain = |error| inner.settings.explain_missing(name, error);
+            backend.fetch(name, &|_| ()).await.map_err(explain)?;
         }
         let sandbox = backend.create(&spec).await?;
         drop(room);

@@ -11,7 +11,6 @@ mod model;
 mod person;
 mod schema;
 mod visitor;
-mod warm;
 
 mod agents;
 mod arguments;
@@ -32,4 +31,7 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod tasks;
+mod templates;
 mod terminal;
+mod warm;

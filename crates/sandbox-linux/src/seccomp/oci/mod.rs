@@ -121,6 +121,13 @@ pub(super) fn parse(bytes: &[u8], machine: &Machine) -> Result<Profile, ProfileE
     if length > LONGEST { Err(ProfileError::Program(length)) } else { Ok(profile) }
 }
 
+/// What a text means, whatever becomes of it.
+#[cfg(test)]
+pub(super) fn understand(bytes: &[u8]) -> Result<Profile, ProfileError> {
+    let document: Document = serde_json::from_slice(bytes).map_err(ProfileError::Form)?;
+    document.meaning(&Machine { capabilities: Capabilities::NONE, kernel: running_kernel() })
+}
+
 /// This architecture, as profiles and as conditions call it.
 #[cfg(target_arch = "x86_64")]
 const NATIVE: (&str, &str) = ("SCMP_ARCH_X86_64", "amd64");

@@ -86,7 +86,12 @@ pub(super) trait Dialect: Send + Sync {
 /// A call of a tool, to be shown.
 pub(super) fn call(id: &str, tool: &str, input: &Value) -> Note {
     let shown = input["command"].as_str().map_or_else(|| input.to_string(), str::to_owned);
-    Note::Call { call: short(id, 100), tool: short(tool, 100), input: short(&shown, SHOWN), words: in_words(tool, input) }
+    Note::Call {
+        call: short(id, 100),
+        tool: short(tool, 100),
+        input: short(&shown, SHOWN),
+        words: in_words(tool, input),
+    }
 }
 
 /// What came of a call.

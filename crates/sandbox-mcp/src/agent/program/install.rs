@@ -26,7 +26,9 @@ pub enum InstallError {
     Refused(u16),
     #[error("the registry {host} did not answer as it should: {why}")]
     Registry { host: String, why: String },
-    #[error("what came for {name} {version} is not what the registry described: its SHA-512 is another. Nothing was kept")]
+    #[error(
+        "what came for {name} {version} is not what the registry described: its SHA-512 is another. Nothing was kept"
+    )]
     Hash { name: String, version: String },
     #[error("the package could not be kept: {0}")]
     Writing(io::Error),

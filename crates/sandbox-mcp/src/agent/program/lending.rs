@@ -47,7 +47,9 @@ pub(super) async fn lend(worker: &Worker<'_>, purse: Arc<Purse>) -> Result<LentM
     let model = &settings.model;
     let Some(way_out) = session.way_out() else {
         let why = match session.care() {
-            Care::Anothers => "another server looks after its network: give the task to that server, or use a new sandbox",
+            Care::Anothers => {
+                "another server looks after its network: give the task to that server, or use a new sandbox"
+            }
             Care::Ours => {
                 "it was made without a network, and the agent could not ask its model: use a new sandbox, or the agent \
                  `claude`, which works from outside"

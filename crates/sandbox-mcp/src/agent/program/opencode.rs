@@ -95,7 +95,9 @@ impl Dialect for OpenCode {
     }
 
     fn has_forgotten(&self) -> bool {
-        self.error.as_deref().is_some_and(|error| error.contains("Session not found") || error.contains("NotFoundError"))
+        self.error
+            .as_deref()
+            .is_some_and(|error| error.contains("Session not found") || error.contains("NotFoundError"))
     }
 }
 

@@ -104,9 +104,11 @@ impl Follower for Purse {
             return Err(why);
         }
         if state.is_tight(&self.budget) {
-            return Err("other requests are under way, and the budget may not pay for one more: ask again when they have \
+            return Err(
+                "other requests are under way, and the budget may not pay for one more: ask again when they have \
                         been answered"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         state.under_way += 1;
         state.waiting.get_or_insert_with(Instant::now);

@@ -286,9 +286,7 @@ impl<'a, 'w> Run<'a, 'w> {
 
     async fn interrupt(&mut self, mut command: Command<'_>) -> Result<String, WorkError> {
         let _ = command.signal(2).await;
-        let farewell = async {
-            while !matches!(command.next().await, Ok(Progress::Ended { .. }) | Err(_)) {}
-        };
+        let farewell = async { while !matches!(command.next().await, Ok(Progress::Ended { .. }) | Err(_)) {} };
         // What is left is killed with the worker.
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
         self.count_rest().await?;

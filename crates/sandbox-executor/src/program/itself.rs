@@ -1,0 +1,80 @@
+//! What an executor does for itself where an engine started it: folders for the commands' user, then no more privileges than
+//! it needs, then the filter for system calls. An engine's own walls are there already; these are the ones that it lacks.
+
+use std::{fs, os::fd::OwnedFd, path::Path};
+
+use rustix::{
+    fs::{Gid, Mode, OFlags, Uid, chown, open},
+    io::Errno,
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
+};
+use sandbox_executor::boot::{Boot, Identity};
+
+use super::sys;
+
+/// Nothing is in it yet, so something may be mounted over it for a moment.
+const POINT: &str = "/tmp";
+
+/// Does it, before anything else runs here.
+pub fn prepare(boot: &Boot) -> Result<(), String> {
+    if let Identity::Drop { uid, gid } = boot.user {
+        for folder in &boot.itself.own {
+            chown(folder.as_str(), Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+                .map_err(|error| format!("making {folder} over to user {uid} failed: {error}"))?;
+        }
+    }
+    if let Some(pids) = boot.itself.pids {
+        hold_processes(pids)?;
+    }
+    if let Some(keep) = boot.itself.keep {
+        give_up_all_but(keep)?;
+    }
+    if boot.itself.filter.is_empty() {
+        return Ok(());
+    }
+    sys::install_filter(&boot.itself.filter).map_err(|error| format!("the filter for system calls: {error}"))
+}
+
+/// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
+fn give_up_all_but(keep: u64) -> Result<(), String> {
+    let kept = CapabilitySet::from_bits_retain(keep);
+    set_no_new_privs(true)
+        .and_then(|()| match clear_ambient_capability_set() {
+            // gVisor knows no such set.
+            Err(Errno::INVAL) => Ok(()),
+            other => other,
+        })
+        .and_then(|()| {
+            let now = rustix::thread::capabilities(None)?;
+            // What the engine did not give cannot be had.
+            let kept = kept & now.permitted;
+            set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })
+        })
+        .map_err(|error| format!("giving up capabilities failed: {error}"))
+}
+
+/// A cgroup of this sandbox's own kernel, with us and all that we will start in it. It cannot be reached once it is
+/// unmounted, and stays.
+fn hold_processes(pids: u32) -> Result<(), String> {
+    let failed = |step: &str| {
+        let step = step.to_owned();
+        move |error: std::io::Error| format!("holding the number of processes failed: {step}: {error}")
+    };
+    mount("none", POINT, "cgroup", MountFlags::empty(), Some(c"pids"))
+        .map_err(|error| failed("mounting its cgroup")(error.into()))?;
+    let group = Path::new(POINT).join("sandbox");
+    let made = fs::create_dir(&group)
+        .map_err(failed("making its cgroup"))
+        // We are one of them, and not counted for the commands.
+        .and_then(|()| fs::write(group.join("pids.max"), (pids + 1).to_string()).map_err(failed("setting its limit")))
+        .and_then(|()| fs::write(group.join("cgroup.procs"), "0").map_err(failed("entering its cgroup")));
+    let hidden = unmount(POINT, UnmountFlags::empty()).map_err(|error| failed("hiding its cgroup")(error.into()));
+    made.and(hidden)
+}
+
+/// Where a supervisor outside writes its verdicts, if that is a file.
+pub fn open_verdicts(boot: &Boot) -> Option<OwnedFd> {
+    let path = boot.itself.verdicts.as_ref()?;
+    open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}

@@ -1,0 +1,277 @@
+//! What a runtime is told about a sandbox: the `config.json` of its bundle. Pure.
+
+use std::collections::HashSet;
+
+use oci_spec::{
+    OciSpecError,
+    runtime::{
+        Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace,
+        LinuxNamespaceBuilder, LinuxNamespaceType, Mount, MountBuilder, PosixRlimit, PosixRlimitBuilder,
+        PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
+    },
+};
+use sandbox_core::{Bytes, policy::Capabilities};
+use sandbox_executor::boot::FILE_ROLE;
+use sandbox_linux::{counts::Counts, ids::IdMap};
+
+use crate::{runtime::Kind, view};
+
+/// The executor's folder inside: its program, what it is told, and the door to its keeper.
+pub const INNER: &str = "/.sandbox";
+/// The socket that it calls.
+pub const DOOR: &str = "door";
+/// What it is told.
+pub const BOOT: &str = "boot";
+/// The program.
+pub const EXECUTOR: &str = "executor";
+/// Why commands were ended.
+pub const VERDICTS: &str = "verdicts";
+
+/// Covered, where `/proc` is this machine's kernel's: what tells machines apart, and what engines cover.
+const MASKED: [&str; 22] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/consoles",
+    "/proc/diskstats",
+    "/proc/driver",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/partitions",
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/tty",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 4] = ["/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What matters for a bundle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// What the sandbox runs on.
+    pub kind: Kind,
+    /// Its ids, where it has more than one.
+    pub ids: Option<IdMap>,
+    /// What the executor starts with, as a bit set.
+    pub capabilities: u64,
+    /// Size of `/tmp`.
+    pub tmp: Bytes,
+    /// Open files and waiting signals.
+    pub counts: Counts,
+}
+
+/// The whole of it. It fails only where the builder is used wrongly, which a test would show.
+pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
+    let executor = [format!("{INNER}/{EXECUTOR}"), FILE_ROLE.to_owned(), format!("{INNER}/{BOOT}")];
+    let granted = capabilities(wanted.capabilities)?;
+    let none = HashSet::new();
+    let process = ProcessBuilder::default()
+        .terminal(false)
+        .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
+        .args(executor)
+        .env(Vec::<String>::new())
+        .cwd("/")
+        .no_new_privileges(true)
+        .capabilities(
+            LinuxCapabilitiesBuilder::default()
+                .bounding(granted.clone())
+                .effective(granted.clone())
+                .permitted(granted)
+                .inheritable(none.clone())
+                .ambient(none)
+                .build()?,
+        )
+        .rlimits(limits(&wanted.counts)?)
+        .build()?;
+    let mut linux = LinuxBuilder::default().namespaces(namespaces(wanted)?);
+    if let Some(ids) = &wanted.ids {
+        let mappings = mappings(ids)?;
+        linux = linux.uid_mappings(mappings.clone()).gid_mappings(mappings);
+    }
+    linux = match wanted.kind {
+        // gVisor shows its own kernel there.
+        Kind::Gvisor => linux.masked_paths(Vec::new()).readonly_paths(Vec::new()),
+        Kind::Plain => linux.masked_paths(owned(&MASKED)).readonly_paths(owned(&READ_ONLY)),
+    };
+    SpecBuilder::default()
+        .version("1.0.2")
+        // What of it may be written is said by the mounts that it is made of.
+        .root(RootBuilder::default().path(view::ROOT).readonly(false).build()?)
+        .hostname("sandbox")
+        .process(process)
+        .mounts(mounts(wanted)?)
+        .linux(linux.build()?)
+        .build()
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// Each of its own.
+fn namespaces(wanted: &Wanted) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
+    let always = [Pid, Network, Ipc, Uts, Mount];
+    let more = [(wanted.kind == Kind::Plain, Cgroup), (wanted.ids.is_some(), User)];
+    let more = more.into_iter().filter_map(|(wanted, kind)| wanted.then_some(kind));
+    always.into_iter().chain(more).map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
+}
+
+/// As the kernel would read them from `uid_map`.
+fn mappings(ids: &IdMap) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
+    let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok()).unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        LinuxIdMappingBuilder::default()
+            .container_id(number(words.next()))
+            .host_id(number(words.next()))
+            .size(number(words.next()))
+            .build()
+    };
+    ids.lines().lines().map(line).collect()
+}
+
+fn capabilities(bits: u64) -> Result<HashSet<Capability>, OciSpecError> {
+    let names = Capabilities::from_bits(bits).names();
+    let known = |name: &str| {
+        let name = serde_json::Value::String(format!("CAP_{}", name.to_uppercase()));
+        serde_json::from_value(name).map_err(|error| OciSpecError::Other(error.to_string()))
+    };
+    names.into_iter().map(known).collect()
+}
+
+fn limits(counts: &Counts) -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let limit = |kind, most: u64| PosixRlimitBuilder::default().typ(kind).soft(most).hard(most).build();
+    Ok(vec![limit(PosixRlimitType::RlimitCore, 0)?, limit(PosixRlimitType::RlimitSigpending, counts.queued_signals)?])
+}
+
+/// What the root that the keeper has built does not have: what lives in memory, and what the kernel makes up.
+fn mounts(wanted: &Wanted) -> Result<Vec<Mount>, OciSpecError> {
+    let shm = wanted.tmp.0.min(64 << 20);
+    let memory = |target: &str, size: u64, mode: &str| {
+        mount(target, "tmpfs", &["nosuid", "nodev", &format!("size={size}"), &format!("mode={mode}")])
+    };
+    let mut mounts = vec![mount("/proc", "proc", &["nosuid", "nodev", "noexec"])?];
+    if wanted.kind == Kind::Plain {
+        mounts.push(mount("/dev", "tmpfs", &["nosuid", "noexec", "size=65536", "mode=755"])?);
+        let terminals = format!("max={}", sandbox_linux::counts::TERMINALS);
+        let options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals];
+        mounts.push(mount("/dev/pts", "devpts", &options)?);
+    }
+    mounts.push(memory("/dev/shm", shm, "1777")?);
+    mounts.push(memory("/tmp", wanted.tmp.0, "1777")?);
+    Ok(mounts)
+}
+
+fn mount(target: &str, kind: &str, options: &[&str]) -> Result<Mount, OciSpecError> {
+    MountBuilder::default().destination(target).typ(kind).source(kind).options(owned(options)).build()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use sandbox_linux::{
+        counts::{Inotify, Memory},
+        ids::IdSource,
+    };
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn wanted(kind: Kind, source: IdSource) -> Wanted {
+        Wanted {
+            kind,
+            ids: (source != IdSource::Single).then(|| IdMap::new(source, 1, 1000)),
+            capabilities: 1 << 5 | 1 << 6 | 1 << 7,
+            tmp: Bytes::mib(100),
+            counts: Counts::new(Inotify { instances: 128, watches: 8192 }, 64, Memory::Counted),
+        }
+    }
+
+    fn told(wanted: &Wanted) -> Value {
+        serde_json::to_value(config(wanted).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_executor_is_the_first_process_and_can_gain_nothing() {
+        let process = &told(&wanted(Kind::Gvisor, IdSource::Ranges))["process"];
+        assert_eq!(process["args"], json!(["/.sandbox/executor", "file", "/.sandbox/boot"]));
+        assert_eq!(process["user"]["uid"], 0);
+        assert_eq!(process["noNewPrivileges"], true);
+        assert_eq!(process["terminal"], false);
+        assert_eq!(process["env"], json!([]), "nothing of the server's environment");
+        for set in ["bounding", "effective", "permitted"] {
+            let mut names: Vec<String> = serde_json::from_value(process["capabilities"][set].clone()).unwrap();
+            names.sort();
+            assert_eq!(names, ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"], "{set}");
+        }
+        for set in ["inheritable", "ambient"] {
+            assert_eq!(process["capabilities"][set], json!([]), "{set}");
+        }
+        let limits = process["rlimits"].as_array().unwrap();
+        assert!(limits.iter().any(|one| one["type"] == "RLIMIT_CORE" && one["hard"] == 0), "{limits:?}");
+        assert!(limits.iter().any(|one| one["type"] == "RLIMIT_SIGPENDING" && one["hard"] == 1024), "{limits:?}");
+    }
+
+    #[test]
+    fn every_namespace_is_its_own() {
+        let kinds = |told: &Value| -> Vec<String> {
+            let namespaces = told["linux"]["namespaces"].as_array().unwrap();
+            assert!(namespaces.iter().all(|one| one.get("path").is_none()), "none is joined: {namespaces:?}");
+            namespaces.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(kinds(&told(&wanted(Kind::Gvisor, IdSource::Single))), ["pid", "network", "ipc", "uts", "mount"]);
+        assert_eq!(
+            kinds(&told(&wanted(Kind::Plain, IdSource::Ranges))),
+            ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"]
+        );
+    }
+
+    #[test]
+    fn as_root_a_sandbox_has_a_range_of_its_own() {
+        let linux = &told(&wanted(Kind::Gvisor, IdSource::Ranges))["linux"];
+        let range = json!([{"containerID": 0, "hostID": 0x1000_0000 + 65_536, "size": 65_536}]);
+        assert_eq!((&linux["uidMappings"], &linux["gidMappings"]), (&range, &range));
+        assert!(told(&wanted(Kind::Gvisor, IdSource::Single))["linux"].get("uidMappings").is_none());
+    }
+
+    #[test]
+    fn nothing_of_this_machine_is_mounted_but_the_view() {
+        for kind in [Kind::Gvisor, Kind::Plain] {
+            let told = told(&wanted(kind, IdSource::Ranges));
+            assert_eq!(told["root"]["path"], view::ROOT);
+            let kinds: Vec<_> = told["mounts"].as_array().unwrap().iter().map(|one| one["type"].clone()).collect();
+            assert!(kinds.iter().all(|kind| kind != "bind" && kind != "sysfs" && kind != "cgroup"), "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn what_lives_in_memory_has_a_size() {
+        let told = told(&wanted(Kind::Gvisor, IdSource::Ranges));
+        let of = |target: &str| {
+            let mounts = told["mounts"].as_array().unwrap();
+            mounts.iter().find(|one| one["destination"] == target).unwrap()["options"].clone()
+        };
+        assert_eq!(of("/tmp"), json!(["nosuid", "nodev", "size=104857600", "mode=1777"]));
+        assert_eq!(of("/dev/shm"), json!(["nosuid", "nodev", "size=67108864", "mode=1777"]));
+    }
+
+    #[test]
+    fn on_this_machines_kernel_its_secrets_are_covered() {
+        let linux = &told(&wanted(Kind::Plain, IdSource::Ranges))["linux"];
+        for path in ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"] {
+            assert!(linux["maskedPaths"].as_array().unwrap().iter().any(|found| found == path), "{path}");
+        }
+        assert_eq!(linux["readonlyPaths"], json!(READ_ONLY));
+        assert!(linux.get("devices").is_none_or(Value::is_null), "no device beyond the usual ones: {linux}");
+    }
+}

@@ -1,0 +1,126 @@
+//! How every limit and wall of a sandbox is held by a runtime on this host, in words, and what of it is ours to watch. Pure.
+
+use sandbox_core::{
+    Control, Enforcement, Held, SandboxSpec,
+    policy::{DeniedPrograms, Root, SecurityProfile, User},
+};
+use sandbox_linux::{host::Host, ids::IdSource, plan::Watch, prepared::Prepared};
+
+use crate::{
+    plan::{GVISORS_OWN, OwnIds},
+    runtime::{Kind, Runtime},
+};
+
+/// How every limit is held, and what of it is ours to watch.
+pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds) -> (Enforcement, Watch) {
+    let limits = &spec.policy.limits;
+    let gvisor = runtime.kind == Kind::Gvisor;
+    let (covers, by) = (host.cgroup.covers(), host.cgroup.name());
+    let mut enforcement = Enforcement::default();
+    // gVisor dies as a whole where the kernel ends one of its processes, so its commands are ended before that.
+    let mut watch = Watch { disk: Some(limits.disk), memory: gvisor.then_some(limits.memory), ..Watch::default() };
+    match (covers.memory, gvisor) {
+        (true, true) => enforcement.hold(
+            Control::Memory,
+            Held::Kernel,
+            format!("{by}: {} and {GVISORS_OWN} for gVisor itself; commands are ended before", limits.memory),
+        ),
+        (true, false) => enforcement.hold(Control::Memory, Held::Kernel, format!("{by}: {}", limits.memory)),
+        (false, true) => enforcement.hold(
+            Control::Memory,
+            Held::Supervised,
+            format!("{} of gVisor's memory, looked at every 2 to 100 ms", limits.memory),
+        ),
+        (false, false) => enforcement.hold(Control::Memory, Held::None, "no cgroup can be made here"),
+    }
+    let cpus = f64::from(limits.cpu_millis) / 1000.0;
+    if covers.cpu {
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors"));
+    } else if limits.cpu_millis.is_multiple_of(1000) {
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}"));
+    } else {
+        watch.cpu_millis = Some(limits.cpu_millis);
+        enforcement.hold(Control::Cpu, Held::Supervised, format!("{cpus} processors by stopping and continuing"));
+    }
+    match (gvisor, covers.pids) {
+        (true, _) => {
+            enforcement.hold(Control::Pids, Held::Kernel, format!("a cgroup of gVisor's kernel: {}", limits.pids))
+        }
+        (false, true) => enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids)),
+        (false, false) => enforcement.hold(Control::Pids, Held::None, "no cgroup can be made here"),
+    }
+    let how = format!("{} watched; each file at most that much by rlimit", limits.disk);
+    enforcement.hold(Control::Disk, Held::Supervised, how);
+    enforcement.hold(Control::Tmp, Held::Kernel, format!("size of the file system: {}", limits.tmp));
+    enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
+    let (network, files, privileges) = match runtime.kind {
+        Kind::Gvisor => (
+            "gVisor's own network, with loopback only",
+            "gVisor's own file system over a root that has nothing of this machine but its programs",
+            "gVisor's own kernel between commands and this machine's; no_new_privs, capabilities dropped",
+        ),
+        Kind::Plain => (
+            "own network namespace with loopback only",
+            "own mount namespace; this machine's files are not in it",
+            "user namespace, capabilities dropped, no_new_privs",
+        ),
+    };
+    enforcement.hold(Control::Network, Held::Kernel, network);
+    enforcement.hold(Control::Filesystem, Held::Kernel, files);
+    enforcement.hold(Control::Privileges, Held::Kernel, privileges);
+    of_executor(&mut enforcement, spec, ids);
+    of_profile(&mut enforcement, spec);
+    (enforcement, watch)
+}
+
+fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds) {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
+    let (held, how) = match (ids, spec.policy.privileges.user) {
+        _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
+        (OwnIds::One, _) => (
+            Held::Kernel,
+            "there is one id only, which is root inside: the executor has the commands' uid, and is not dumpable",
+        ),
+        (_, User::Root) => (Held::Kernel, "the executor has the commands' uid: it is not dumpable"),
+        _ => (Held::Kernel, "the executor is another user than the commands"),
+    };
+    enforcement.hold(Control::ExecutorIdentity, held, how);
+}
+
+/// A runtime could be told one, but nobody has tried that here.
+fn of_profile(enforcement: &mut Enforcement, spec: &SandboxSpec) {
+    if let SecurityProfile::Named(profile) = &spec.policy.privileges.security_profile {
+        let how = format!("this backend gives sandboxes no profile of AppArmor or SELinux, so not {profile}");
+        enforcement.hold(Control::SecurityModule, Held::None, how);
+    }
+}
+
+/// Only where something is asked to hold which programs run.
+pub fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, prepared: &Prepared) {
+    let mut how = Vec::new();
+    let mut held = Held::Kernel;
+    if spec.policy.commands.denied_programs == DeniedPrograms::Removed {
+        how.push(format!("{} denied programs have a stub mounted over them", prepared.covered.len()));
+    }
+    if prepared.executable.is_some() {
+        held = Held::None;
+        let why = match spec.policy.filesystem.root {
+            Root::Writable => {
+                "what may be executed cannot be held where the root may be changed: a listed program could be replaced"
+            }
+            Root::ReadOnly => {
+                "what may be executed cannot be held: that takes Landlock, which only the embedded backend uses"
+            }
+        };
+        how.push(why.into());
+    }
+    if !how.is_empty() {
+        enforcement.hold(Control::Commands, held, how.join("; "));
+    }
+}
+
+/// What ids this host gives to a sandbox.
+pub fn own_ids(host: &Host) -> OwnIds {
+    if host.ids == IdSource::Single { OwnIds::One } else { OwnIds::Many }
+}

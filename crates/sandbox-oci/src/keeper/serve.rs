@@ -1,0 +1,227 @@
+//! What a keeper does while its sandbox lives: it has connections of the executor waiting, and hands them to whoever asks.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    rc::Rc,
+    time::Duration,
+};
+
+use rustix::{
+    net::SocketFlags,
+    process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal},
+};
+use sandbox_linux::{sys, tree, wire};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::unix::pipe,
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+    task::LocalSet,
+};
+
+use super::{Prepared, report, start::Started, watch};
+use crate::{
+    explain,
+    plan::Plan,
+    talk::{Answer, Ask, Report},
+};
+
+/// Connections of the executor that wait; one is usual.
+const MOST_WAITING: usize = 4;
+/// What a runtime complains about, at most.
+const COMPLAINTS: usize = 64 << 10;
+/// How long somebody waits for a connection of an executor that is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What ended may still be counted for a moment.
+const GONE_AFTER: Duration = Duration::from_secs(10);
+
+/// Connections of the executor that nobody has yet.
+#[derive(Default)]
+pub struct Waiting {
+    connections: std::cell::RefCell<VecDeque<OwnedFd>>,
+    more: Notify,
+}
+
+impl Waiting {
+    /// The next one.
+    pub async fn take(&self) -> Option<OwnedFd> {
+        let taken = async {
+            loop {
+                let more = self.more.notified();
+                if let Some(connection) = self.connections.borrow_mut().pop_front() {
+                    return connection;
+                }
+                more.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, taken).await.ok()
+    }
+
+    fn add(&self, connection: OwnedFd) {
+        let mut connections = self.connections.borrow_mut();
+        if connections.len() < MOST_WAITING {
+            connections.push_back(connection);
+            self.more.notify_one();
+        }
+    }
+}
+
+/// Serves until the sandbox has ended, and removes what is left of it.
+pub fn run(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, keep(plan, prepared, started))
+}
+
+async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<()> {
+    let ended = sys::watched(started.pidfd.try_clone()?, Interest::READABLE)?;
+    let (inner, outer) =
+        (sys::watched(prepared.inner, Interest::READABLE)?, sys::watched(prepared.outer, Interest::READABLE)?);
+    let complaints = Rc::new(std::cell::RefCell::new(Vec::new()));
+    tokio::task::spawn_local(listen(
+        pipe::Receiver::from_owned_fd(started.complaints.try_clone()?)?,
+        Rc::clone(&complaints),
+    ));
+    let waiting = Rc::new(Waiting::default());
+    let (removal, mut told) = (Rc::new(Notify::new()), signal(SignalKind::terminate())?);
+    let first = tokio::select! {
+        first = accept(&inner) => first.map_err(|error| format!("waiting for the executor failed: {error}")),
+        _ = ended.readable() => Err("it ended".to_owned()),
+        () = tokio::time::sleep(plan.patience) => Err(format!("the executor is not ready after {:?}", plan.patience)),
+    };
+    let mut asked_to_remove = None;
+    match first {
+        Ok(first) => {
+            waiting.add(first);
+            report(&Report::Ready)?;
+            let watch = watch::Watching::new(plan, &started.pidfd, prepared.verdicts, Rc::clone(&waiting))?;
+            let watch = Rc::new(watch);
+            tokio::select! {
+                _ = ended.readable() => {}
+                _ = told.recv() => {}
+                () = receive(&inner, &waiting) => {}
+                () = answer(&outer, &waiting, &watch, &removal, &mut asked_to_remove) => {}
+                () = watch.go_on() => {}
+            }
+        }
+        Err(why) => {
+            // A runtime that fails says why at its end.
+            let _ = tokio::time::timeout(Duration::from_millis(300), ended.readable()).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let said = String::from_utf8_lossy(&complaints.borrow()).into_owned();
+            let name = plan.runtime.name();
+            report(&Report::Failed(format!("{name}: {why}: {}", explain::explain(&said))))?;
+        }
+    }
+    let _ = pidfd_send_signal(&started.pidfd, Signal::KILL);
+    let _ = tokio::time::timeout(GONE_AFTER, ended.readable()).await;
+    let _ =
+        rustix::process::waitid(WaitId::PidFd(started.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    prepared.cgroup.remove();
+    if let Some(asking) = asked_to_remove {
+        remove(plan, asking);
+    }
+    Ok(())
+}
+
+/// Keeps what a runtime complains about, the last of it.
+async fn listen(complaints: pipe::Receiver, kept: Rc<std::cell::RefCell<Vec<u8>>>) {
+    let mut buffer = [0; 4096];
+    while complaints.readable().await.is_ok() {
+        match complaints.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) => {
+                let mut kept = kept.borrow_mut();
+                kept.extend_from_slice(&buffer[..length]);
+                let over = kept.len().saturating_sub(COMPLAINTS);
+                kept.drain(..over);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+async fn accept(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
+    let accept = |socket: &OwnedFd| Ok(rustix::net::accept_with(socket, SocketFlags::CLOEXEC)?);
+    listener.async_io(Interest::READABLE, accept).await
+}
+
+/// The executor calls again whenever somebody got its last connection.
+async fn receive(inner: &AsyncFd<OwnedFd>, waiting: &Waiting) {
+    loop {
+        match accept(inner).await {
+            Ok(connection) => waiting.add(connection),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// Answers servers until one wants the sandbox removed.
+async fn answer(
+    outer: &AsyncFd<OwnedFd>,
+    waiting: &Rc<Waiting>,
+    watch: &Rc<watch::Watching>,
+    removal: &Rc<Notify>,
+    asked_to_remove: &mut Option<OwnedFd>,
+) {
+    let removing: Rc<std::cell::Cell<Option<OwnedFd>>> = Rc::default();
+    loop {
+        let asking = tokio::select! {
+            asking = accept(outer) => asking,
+            () = removal.notified() => {
+                *asked_to_remove = removing.take();
+                return;
+            }
+        };
+        let Ok(asking) = asking else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (waiting, watch, removal, removing) =
+            (Rc::clone(waiting), Rc::clone(watch), Rc::clone(removal), Rc::clone(&removing));
+        tokio::task::spawn_local(async move {
+            let Some((ask, asking)) = heard(asking).await else { return };
+            let (answer, connection) = match ask {
+                Ask::Connect => match waiting.take().await {
+                    Some(connection) => (Answer::Connected, Some(connection)),
+                    None => (Answer::Refused(format!("its executor does not call within {PATIENCE:?}")), None),
+                },
+                Ask::Usage => (Answer::Used(watch.usage()), None),
+                Ask::Remove => {
+                    removing.set(Some(asking));
+                    removal.notify_one();
+                    return;
+                }
+            };
+            let descriptors: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
+            let _ = wire::send_value(asking.as_fd(), &answer, &descriptors);
+        });
+    }
+}
+
+/// What somebody asks, who does so at once.
+async fn heard(asking: OwnedFd) -> Option<(Ask, OwnedFd)> {
+    rustix::io::ioctl_fionbio(&asking, true).ok()?;
+    let asking = sys::watched(asking, Interest::READABLE).ok()?;
+    let mut buffer = [0; 256];
+    let hear = asking.async_io(Interest::READABLE, |socket| wire::receive_value(socket.as_fd(), &mut buffer));
+    let heard = tokio::time::timeout(Duration::from_secs(1), hear).await.ok()?.ok()??;
+    Some((heard.0, asking.into_inner()))
+}
+
+/// Its folder goes out of sight first, and nobody waits until all is gone.
+fn remove(plan: &Plan, asking: OwnedFd) {
+    let trash = plan.state.join("trash");
+    let _ = fs::create_dir(&trash);
+    let aside = trash.join(format!("deleted-{}", plan.name));
+    let answer = match fs::rename(&plan.folder, &aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Answer::Refused(error.to_string()),
+        _ => Answer::Removed,
+    };
+    let _ = wire::send_value(asking.as_fd(), &answer, &[]);
+    drop(asking);
+    let _ = tree::clear(&aside);
+    let _ = fs::remove_dir(&aside);
+}

@@ -1,0 +1,107 @@
+//! Starting the runtime: a process of its own becomes it, in a PID namespace that dies with it, in a mount namespace that
+//! nobody else sees, in the sandbox's cgroup, and killed with its keeper.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    mount::{MountFlags, MountPropagationFlags},
+    pipe::PipeFlags,
+    process::Signal,
+    thread::UnshareFlags,
+};
+use sandbox_linux::{
+    cgroup::CgroupHost,
+    enact,
+    sys::{self, Cloned},
+};
+
+use crate::{plan::Plan, view};
+
+/// A runtime that was started.
+pub struct Started {
+    /// Stands for our child: killing it ends everything.
+    pub pidfd: OwnedFd,
+    /// What it complains about.
+    pub complaints: OwnedFd,
+    /// Open as long as we live.
+    _life: OwnedFd,
+}
+
+/// Starts it, as the first process of a PID namespace. Only for a process with a single thread.
+pub fn start(plan: &Plan) -> io::Result<Started> {
+    let [(complaints, their_complaints), (their_life, life)] = [pipe()?, pipe()?];
+    match sys::clone(UnshareFlags::NEWPID.bits() as i32, None)? {
+        Cloned::Child => {
+            drop((complaints, life));
+            become_runtime(plan, &their_complaints, &their_life)
+        }
+        Cloned::Parent { pidfd, .. } => Ok(Started { pidfd, complaints, _life: life }),
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+/// Becomes the runtime, or says why not.
+fn become_runtime(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> ! {
+    let why = match prepare(plan, complaints, life) {
+        Ok(mut command) => format!("{}: {}", plan.runtime.path.display(), command.exec()),
+        Err(why) => why,
+    };
+    let _ = rustix::io::write(complaints, why.as_bytes());
+    sys::exit_now(70)
+}
+
+fn prepare(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> Result<Command, String> {
+    let failed = |step: &'static str| move |error: io::Error| format!("{step} failed: {error}");
+    die_with_keeper(life).map_err(failed("tying to the keeper"))?;
+    rustix::process::setsid().map_err(io::Error::from).map_err(failed("leaving the session"))?;
+    enter_cgroup(plan).map_err(failed("entering the cgroup"))?;
+    if let Some(count) = plan.processors {
+        enact::limit_processors(count).map_err(failed("limiting processors"))?;
+    }
+    leave_mounts().map_err(failed("leaving the mount namespace"))?;
+    view::build(plan)?;
+    let complaints = complaints.try_clone().map_err(failed("passing on complaints"))?;
+    let mut command = Command::new(view::RUNTIME);
+    command.arg0(plan.runtime.name()).args(plan.runtime.arguments(&plan.name)).current_dir("/");
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
+    Ok(command)
+}
+
+/// Who has died before that is noticed by what it no longer holds open.
+fn die_with_keeper(life: &OwnedFd) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut watched = [PollFd::new(life, PollFlags::empty())];
+    poll(&mut watched, Some(&Timespec::default()))?;
+    match watched[0].revents().contains(PollFlags::HUP) {
+        true => Err(io::ErrorKind::BrokenPipe.into()),
+        false => Ok(()),
+    }
+}
+
+/// While this process has a single thread, which `tasks` of version 1 takes without waiting for anything.
+fn enter_cgroup(plan: &Plan) -> io::Result<()> {
+    let files: Vec<PathBuf> = match &plan.cgroup {
+        CgroupHost::V2 { parent, .. } => vec![parent.join(&plan.name).join("cgroup.procs")],
+        CgroupHost::V1 { parents } => parents.iter().map(|(_, parent)| parent.join(&plan.name).join("tasks")).collect(),
+        CgroupHost::None { .. } => Vec::new(),
+    };
+    files.into_iter().try_for_each(|file| fs::write(file, "0"))
+}
+
+/// With a `/proc` of the new PID namespace, in which numbers are as we count them.
+fn leave_mounts() -> io::Result<()> {
+    sys::unshare(UnshareFlags::NEWNS)?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(rustix::mount::mount("proc", Path::new("/proc"), "proc", flags, None)?)
+}

@@ -1,0 +1,230 @@
+//! What will be done to make one sandbox, computed before anything is done. Pure.
+//!
+//! The keeper walks the result; it has no decisions left to make.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sandbox_core::{Bytes, Control, Enforcement, Error, Held, Result, SandboxSpec, policy::Root};
+use sandbox_executor::boot::{Attachment, Boot, Carries, Identity, Itself, OomCounter};
+use sandbox_linux::{
+    HOME, WORKSPACE,
+    cgroup::{CgroupHost, CgroupLimits},
+    counts::{Counts, Memory},
+    host::Host,
+    ids::IdMap,
+    plan::{self, HISTORY, RootSource, Watch},
+    prepared::Prepared,
+    root,
+    seccomp::{Chosen, Filters, Narrowing, to_bytes},
+    steps::{self, Access, Step},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    bundle::{self, DOOR, INNER, VERDICTS, Wanted},
+    holdings,
+    runtime::{Kind, Runtime},
+};
+
+/// What gVisor's own processes may use beside what commands may, before the kernel ends them.
+pub const GVISORS_OWN: Bytes = Bytes::mib(128);
+/// gVisor's own threads are counted by the machine's kernel too, and there are several for each of a command's.
+const GVISORS_THREADS: u32 = 8192;
+/// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, sys_admin.
+const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 21;
+
+/// How many ids a sandbox has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnIds {
+    /// Enough for the executor to be another user than the commands.
+    Many,
+    /// The user's own.
+    One,
+}
+
+/// One sandbox, ready to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name, for its cgroup and for the runtime.
+    pub name: String,
+    /// The state folder.
+    pub state: PathBuf,
+    /// Its folder outside.
+    pub folder: PathBuf,
+    /// Folders to be made in it, with their owner as the keeper counts.
+    pub folders: Vec<(String, u32)>,
+    /// What of the cache its layers stand on.
+    pub ground: Option<PathBuf>,
+    /// User and group ids, where there is more than one.
+    pub ids: Option<IdMap>,
+    /// The root file system.
+    pub root: RootSource,
+    /// What is done to it, in this order.
+    pub steps: Vec<Step>,
+    /// Who runs it.
+    pub runtime: Runtime,
+    /// What that is told.
+    pub config: String,
+    /// Where its cgroup can be.
+    pub cgroup: CgroupHost,
+    /// Limits for it.
+    pub limits: CgroupLimits,
+    /// Processors that it may use, where no cgroup limits them.
+    pub processors: Option<usize>,
+    /// What the keeper has to watch.
+    pub watch: Watch,
+    /// What the executor is told.
+    pub boot: Boot,
+    /// Time to become ready.
+    pub patience: Duration,
+}
+
+/// Plans a sandbox. Fails where the policy promises what cannot be held here.
+pub fn plan(
+    spec: &SandboxSpec,
+    calls: &Chosen,
+    host: &Host,
+    runtime: &Runtime,
+    prepared: &Prepared,
+    lease: Duration,
+) -> Result<(Plan, Enforcement)> {
+    let (policy, gvisor) = (&spec.policy, runtime.kind == Kind::Gvisor);
+    let own_ids = holdings::own_ids(host);
+    let (mut enforcement, watch) = holdings::of_limits(spec, host, runtime, own_ids);
+    enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
+    holdings::of_commands(&mut enforcement, spec, prepared);
+    enforcement.satisfies(policy)?;
+    let (user, one) = (plan::user_id(spec), own_ids == OwnIds::One);
+    let ids = (!one).then(|| plan::id_map(spec, host, sandbox_linux::slot(&spec.id), user));
+    let owner = |id: u32| ids.as_ref().map_or(0, |ids| ids.outside(id));
+    let covers = host.cgroup.covers();
+    let processors = (!covers.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
+    let kept = plan::capabilities(policy.privileges.capabilities, one);
+    let counts = Counts::new(host.inotify, policy.limits.pids, Memory::Counted);
+    let wanted = Wanted {
+        kind: runtime.kind,
+        ids,
+        capabilities: if gvisor { kept | FOR_GROUNDWORK } else { kept },
+        tmp: policy.limits.tmp,
+        counts,
+    };
+    let config = bundle::config(&wanted).ok().and_then(|config| serde_json::to_string(&config).ok());
+    let config =
+        config.ok_or_else(|| Error::Step { step: "describing the sandbox".into(), why: "no bundle".into() })?;
+    let folder = host.state.join("sandboxes").join(spec.id.as_str());
+    let root = root::source(spec, host, prepared);
+    let steps = view_steps(steps::steps(spec, host, prepared), &folder, owner);
+    let folders = folders(&root, &steps, &folder, owner(user), owner(0));
+    let narrowing = Narrowing { visible_memory_only: false, fixed_processors: processors.is_some() && !gvisor };
+    let plan = Plan {
+        name: spec.id.to_string(),
+        state: host.state.clone(),
+        folder,
+        folders,
+        ground: prepared.ground.clone(),
+        ids,
+        root,
+        steps,
+        runtime: runtime.clone(),
+        config,
+        cgroup: host.cgroup.clone(),
+        limits: CgroupLimits {
+            memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
+            cpu_millis: policy.limits.cpu_millis,
+            pids: if gvisor { GVISORS_THREADS } else { policy.limits.pids },
+        },
+        processors,
+        watch,
+        boot: Boot {
+            attachment: Attachment::Call {
+                path: format!("{INNER}/{DOOR}"),
+                carries: if gvisor { Carries::Bytes } else { Carries::Descriptors },
+            },
+            user: if one { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            capabilities: policy.privileges.capabilities.bits(),
+            workspace: WORKSPACE.into(),
+            places: match policy.filesystem.root {
+                Root::ReadOnly => plan::with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
+                Root::Writable => vec!["/".into()],
+            },
+            env: plan::variables(spec),
+            lease: (!spec.persistent).then_some(lease),
+            history: HISTORY,
+            pids: None,
+            process_memory: None,
+            file_size: Some(policy.limits.disk),
+            descriptors: counts.descriptors_of_commands(),
+            oom: OomCounter::None,
+            refused_processes: false,
+            supervised: true,
+            counts: Vec::new(),
+            die_with_parent: false,
+            proxy: None,
+            itself: Itself {
+                keep: Some(kept),
+                filter: to_bytes(&Filters::default().instructions(&calls.filter(narrowing))),
+                pids: gvisor.then_some(policy.limits.pids),
+                verdicts: Some(format!("{INNER}/{VERDICTS}")),
+                ..Itself::default()
+            },
+        },
+        patience: policy.limits.start,
+    };
+    Ok((plan, enforcement))
+}
+
+/// What is built before the runtime starts. What lives in memory and what the kernel makes up is the runtime's to mount.
+fn view_steps(all: Vec<Step>, folder: &Path, outside: impl Fn(u32) -> u32) -> Vec<Step> {
+    let ours = |step: &Step| match step {
+        Step::Folder { target, .. } | Step::Link { target, .. } => !target.starts_with("dev/"),
+        Step::Freeze { target } => target == ".",
+        Step::Bind { .. } | Step::Layers { .. } | Step::Place { .. } | Step::Cover { .. } => true,
+        _ => false,
+    };
+    let inner = INNER.trim_start_matches('/').to_owned();
+    let own = [
+        Step::Folder { target: inner.clone(), mode: 0o755 },
+        Step::Bind { source: folder.join("inner"), target: inner, access: Access::Read },
+    ];
+    // The keeper is outside, and counts ids as there.
+    let counted = |step: Step| match step {
+        Step::Place { source, target, owner } => Step::Place { source, target, owner: outside(owner) },
+        other => other,
+    };
+    own.into_iter().chain(all.into_iter().filter(ours).map(counted)).collect()
+}
+
+/// Folders of the sandbox's own, with who they belong to.
+fn folders(root: &RootSource, steps: &[Step], folder: &Path, user: u32, first: u32) -> Vec<(String, u32)> {
+    let mut folders = vec![("workspace".into(), user), ("home".into(), user), ("inner".into(), first)];
+    let layered = steps.iter().filter_map(|step| match step {
+        Step::Layers { layers, .. } => Some(layers),
+        _ => None,
+    });
+    let root = match root {
+        RootSource::Layers(layers) => Some(layers),
+        RootSource::Empty => None,
+    };
+    let names: Vec<&str> = root.into_iter().chain(layered).map(|layers| layers.name.as_str()).collect();
+    if !names.is_empty() {
+        for kind in ["upper", "work"] {
+            folders.push((kind.into(), first));
+            folders.extend(names.iter().map(|name| (format!("{kind}/{name}"), first)));
+        }
+    }
+    let places: Vec<String> = steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Place { source: Some(source), .. } => Some(source.strip_prefix(folder).ok()?.to_str()?.to_owned()),
+            _ => None,
+        })
+        .collect();
+    if !places.is_empty() && names.is_empty() {
+        folders.push(("upper".into(), 0));
+    }
+    folders.extend(places.into_iter().map(|name| (name, user)));
+    folders
+}

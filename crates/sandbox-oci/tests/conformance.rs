@@ -1,0 +1,49 @@
+//! The backend through the suite that every backend passes, with the runtime that SANDBOX_TESTS_OCI_RUNTIME names (runsc).
+
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "this is a test")]
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use sandbox_conformance::Subject;
+use sandbox_core::policy::SystemCalls;
+
+fn main() {
+    let Some(stage) = support::begin(sandbox_conformance::SECRET) else { return };
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let image = image(stage.folder());
+    let failed = stage.runtime().block_on(async {
+        let subject = Subject { backend: Arc::new(stage.backend()), image: Some(image), terminals: 4096 };
+        let mut failed = sandbox_conformance::run(subject.clone(), &filter).await;
+        for calls in [SystemCalls::Minimal, SystemCalls::Build] {
+            failed += sandbox_conformance::run_with(subject.clone(), &filter, &calls).await;
+        }
+        failed
+    });
+    stage.end(failed)
+}
+
+/// A small root file system made of a static busybox.
+fn image(folder: &Path) -> PathBuf {
+    let image = folder.join("image");
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    let busybox = busybox.expect("a static busybox: install the package busybox-static");
+    for name in ["bin", "etc", "opt"] {
+        fs::create_dir_all(image.join(name)).expect("a folder of the image");
+    }
+    fs::copy(busybox, image.join("bin/busybox")).expect("a copy of busybox");
+    for name in ["sh", "ls", "cat", "id", "mkdir", "rm", "echo", "mount", "su"] {
+        symlink("busybox", image.join("bin").join(name)).expect("a link to busybox");
+    }
+    // Who follows it from outside gets out; from inside it leads to a folder of the image.
+    fs::create_dir(image.join("opt/outside")).expect("a folder of the image");
+    symlink("/opt/outside", image.join("out")).expect("a link that leads out");
+    fs::write(image.join("bin/removable"), "x").expect("a file of the image");
+    image
+}
