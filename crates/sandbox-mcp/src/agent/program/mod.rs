@@ -16,6 +16,8 @@ mod prompt;
 mod purse;
 mod registry;
 mod store;
+#[cfg(test)]
+mod tests;
 mod unpack;
 mod work;
 

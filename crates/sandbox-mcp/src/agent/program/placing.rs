@@ -20,9 +20,8 @@ const PIECE: u64 = 1 << 20;
 /// Where the program is, inside.
 pub(super) async fn place(kind: &Kind, installed: &Installed, worker: &Worker<'_>) -> Result<String, WorkError> {
     let mounted = kind.program_inside();
-    let spec = &worker.session().facts().spec;
-    let is_meant = spec.tools.iter().any(|tool| tool.target == kind.folder_inside());
-    if is_meant && is_there(worker, &mounted).await? {
+    // Mounted, or a part of the image.
+    if is_there(worker, &mounted).await? {
         return Ok(mounted);
     }
     let copy = format!("{COPIES}/{}-{}", kind.name, installed.version);

@@ -32,7 +32,9 @@ const LOOK: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_millis(1500);
 /// The model may fail so often in a row.
 const FAILURES: u32 = 12;
-/// Where not even a model is waited for, a program may be silent for so many times as long: a command may run.
+/// Where not even a model is waited for, a program may be silent at least for so long: a busy machine takes its time,
+const SLOW: Duration = Duration::from_secs(120);
+/// and so many times as long while a command may run.
 const COMMANDS: u32 = 10;
 
 /// Works on a task to its end.
@@ -242,6 +244,8 @@ impl<'a, 'w> Run<'a, 'w> {
             Told::Failed { why, times } if times >= FAILURES => {
                 return Err(WorkError::Agent(format!("the model failed {times} times in a row; the last time: {why}")));
             }
+            // Who speaks of it themselves needs nobody to do so.
+            Told::Failed { .. } if self.dialect.listens() => {}
             Told::Failed { why, times } => {
                 self.worker.note(Note::Retry { attempt: times, after: Duration::ZERO, why }).await;
             }
@@ -270,9 +274,11 @@ impl<'a, 'w> Run<'a, 'w> {
                  a follow-up in the same sandbox goes on"
             )));
         }
-        let patience = if self.tools.is_empty() { idle } else { idle * COMMANDS };
         // Some do not tell when a tool begins: they may be running one.
-        let patience = if self.dialect.listens() { patience } else { idle * COMMANDS };
+        let patience = match self.tools.is_empty() && self.dialect.listens() {
+            true => idle.max(SLOW),
+            false => idle.max(SLOW) * COMMANDS,
+        };
         if self.purse.silence() == Duration::ZERO && self.heard.elapsed() > patience {
             let seconds = patience.as_secs();
             return Err(WorkError::Agent(format!(
