@@ -207,5 +207,6 @@ fn spec() -> Result<SandboxSpec> {
         persistent: false,
         env: BTreeMap::new(),
         certificates: None,
+        tools: Vec::new(),
     })
 }

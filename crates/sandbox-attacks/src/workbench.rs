@@ -80,8 +80,16 @@ impl Bench {
         let owner = UserId::local();
         let id = SessionId::random(&owner).map_err(|error| AttackError::Name(error.to_string()))?;
         let image = self.subject.image.clone();
-        let spec =
-            SandboxSpec { id, owner, image, policy, persistent: false, env: Default::default(), certificates: None };
+        let spec = SandboxSpec {
+            id,
+            owner,
+            image,
+            policy,
+            persistent: false,
+            env: Default::default(),
+            certificates: None,
+            tools: Vec::new(),
+        };
         let sandbox = self.subject.backend.create(&spec).await.map_err(AttackError::Create)?;
         let opened = way_out(&*sandbox).await;
         let engine = opened.as_ref().ok().cloned().flatten();

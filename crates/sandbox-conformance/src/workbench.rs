@@ -106,6 +106,7 @@ pub fn spec() -> SandboxSpec {
         persistent: false,
         env: Default::default(),
         certificates: None,
+        tools: Vec::new(),
     }
 }
 

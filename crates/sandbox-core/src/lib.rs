@@ -27,4 +27,4 @@ pub use error::{Error, Result};
 pub use id::{InvalidId, JobId, SessionId, UserId};
 pub use policy::Policy;
 pub use reference::{InvalidReference, Reference};
-pub use spec::{Image, SandboxSpec};
+pub use spec::{Image, SandboxSpec, Tool};

@@ -25,6 +25,25 @@ pub struct SandboxSpec {
     /// Certificates, in PEM form, that programs inside trust beside those of this machine.
     #[serde(default)]
     pub certificates: Option<String>,
+    /// Programs from outside that can be used inside. Never said by a model.
+    #[serde(default)]
+    pub tools: Vec<Tool>,
+}
+
+impl SandboxSpec {
+    /// Whether something inside reaches something outside: what the policy allows, or a model that a tool asks.
+    pub fn has_way_out(&self) -> bool {
+        self.policy.reaches_something() || !self.tools.is_empty()
+    }
+}
+
+/// A folder of this machine that is seen inside, where nobody can change it. What is in it must be readable by everybody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// The folder, outside.
+    pub source: PathBuf,
+    /// Where it is inside: `/opt/agents/NAME`.
+    pub target: String,
 }
 
 /// What a root file system starts from.

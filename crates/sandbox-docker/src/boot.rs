@@ -63,7 +63,7 @@ pub fn message(
         supervised: false,
         counts: Vec::new(),
         die_with_parent: false,
-        proxy: (policy.reaches_something() && !is_transparent(spec, engine)).then_some(way_out::PROXY_PORT),
+        proxy: (spec.has_way_out() && !is_transparent(spec, engine)).then_some(way_out::PROXY_PORT),
         itself: Itself {
             own: kept,
             keep: Some(keeps(policy.privileges.capabilities)),
@@ -128,6 +128,7 @@ mod tests {
             persistent: false,
             env: [("MINE".to_owned(), "1".to_owned())].into(),
             certificates: None,
+            tools: Vec::new(),
         }
     }
 

@@ -126,7 +126,7 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
 
 fn network(spec: &SandboxSpec, engine: &Nature) -> String {
     let own = "own network namespace with loopback only";
-    if !spec.policy.reaches_something() {
+    if !spec.has_way_out() {
         return own.into();
     }
     if is_transparent(spec, engine) {
@@ -138,7 +138,7 @@ fn network(spec: &SandboxSpec, engine: &Nature) -> String {
 /// Whether connections to anywhere come to us: where we may enter the container's network.
 pub fn is_transparent(spec: &SandboxSpec, engine: &Nature) -> bool {
     let socket = engine.reach(spec.policy.privileges.runtime.as_deref()) == Reach::Socket;
-    spec.policy.reaches_something() && engine.enters_networks && socket
+    spec.has_way_out() && engine.enters_networks && socket
 }
 
 fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
@@ -201,6 +201,7 @@ mod tests {
             persistent: false,
             env: Default::default(),
             certificates: None,
+            tools: Vec::new(),
         }
     }
 

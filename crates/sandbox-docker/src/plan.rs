@@ -224,7 +224,7 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         masked_paths: Some(MASKED.map(String::from).into()),
         readonly_paths: Some(READ_ONLY.map(String::from).into()),
         network_mode: Some("none".into()),
-        dns: policy.reaches_something().then(|| vec![way_out::DNS_SERVER.to_string()]),
+        dns: spec.has_way_out().then(|| vec![way_out::DNS_SERVER.to_string()]),
         ipc_mode: Some("private".into()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         privileged: Some(false),
@@ -269,7 +269,10 @@ fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
     let covered =
         ground.covered.into_iter().flat_map(|(stub, targets)| targets.iter().map(move |target| (stub, target)));
     let covered = covered.map(|(stub, target)| file(stub, target));
-    kept.chain([program]).chain(meeting).chain(certificates).chain(covered).collect()
+    // An engine elsewhere does not have them; whoever needs them copies them.
+    let tools = if matches!(ground.program, Source::File(_)) { &spec.tools[..] } else { &[] };
+    let tools = tools.iter().map(|tool| file(&tool.source, &tool.target));
+    kept.chain([program]).chain(meeting).chain(certificates).chain(covered).chain(tools).collect()
 }
 
 fn read_only(typ: MountType, source: &str, target: &str) -> Mount {

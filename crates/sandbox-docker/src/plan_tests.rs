@@ -17,6 +17,7 @@ fn spec(preset: &str) -> SandboxSpec {
         persistent: false,
         env: Default::default(),
         certificates: None,
+        tools: Vec::new(),
     }
 }
 

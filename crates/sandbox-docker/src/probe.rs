@@ -102,6 +102,7 @@ fn outlook(policy: &Policy, engine: &Nature) -> Outlook {
         persistent: false,
         env: Default::default(),
         certificates: None,
+        tools: Vec::new(),
     };
     let covered = (policy.commands.denied_programs == DeniedPrograms::Removed && engine.here).then(Covered::default);
     let held = check_runtime(&spec, engine)

@@ -144,7 +144,7 @@ impl Sandbox for DockerSandbox {
     }
 
     async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>> {
-        if !self.facts.spec.policy.reaches_something() {
+        if !self.facts.spec.has_way_out() {
             return Ok(Vec::new());
         }
         if let Some(doors) = self.doors.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -19,7 +19,7 @@ use crate::{
     own::{Own, OwnTools},
     places::{Place, Share},
     record::Record,
-    secrets::{Alarm, Secrets},
+    secrets::{Alarm, Lent, Loan, Secrets, SecretsError, Vault},
     translator::Translator,
 };
 
@@ -37,6 +37,7 @@ pub struct Engine {
     closed: watch::Sender<bool>,
     ledger: Arc<Ledger>,
     secrets: Secrets,
+    lent: Lent,
     adviser: Adviser,
     own: Option<Own>,
 }
@@ -120,6 +121,7 @@ impl Engine {
             closed: watch::Sender::new(false),
             ledger: Ledger::new(recorder, on_refusal),
             secrets,
+            lent: Lent::default(),
             adviser: Adviser { reader, limits },
             own: own.map(Own::new),
         })
@@ -183,6 +185,15 @@ impl Engine {
     /// The secrets of this sandbox.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
+    }
+
+    /// Lends the service of a vault, until the loan is dropped.
+    pub fn lend(&self, vault: Vault) -> Result<Loan, SecretsError> {
+        self.lent.lend(vault)
+    }
+
+    pub(crate) fn lent(&self) -> &Lent {
+        &self.lent
     }
 
     /// What is meant by a target: the name, where its address stands for one.

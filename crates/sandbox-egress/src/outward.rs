@@ -132,6 +132,16 @@ impl Outward {
         Ok(answer)
     }
 
+    /// Asks for what is at a path, and gives back the answer as soon as it begins. Always over a connection of its own.
+    pub async fn get(&self, path: &str, headers: &[(&'static str, &str)]) -> Result<Response<Incoming>, OutwardError> {
+        let mut sender = self.connect().await?;
+        let mut request = self.request(path, headers, Bytes::new())?;
+        *request.method_mut() = Method::GET;
+        request.headers_mut().remove(header::CONTENT_TYPE);
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        sender.send_request(request).await.map_err(|error| self.broken(&error))
+    }
+
     /// Text without the value, should anybody have put it there.
     pub fn scrubbed(&self, text: &str) -> String {
         match &self.credential {

@@ -133,7 +133,7 @@ impl Engine {
         place: Arc<Place>,
     ) -> Response<Body> {
         let (ours, theirs) = tokio::io::duplex(BETWEEN);
-        let secure = matches!(errand, Errand::Service(number) if self.secrets().is_secure(number));
+        let secure = matches!(&errand, Errand::Service(asked) if asked.is_secure());
         let default_port = if secure { 443 } else { 80 };
         tokio::spawn(async move {
             let _place = place;

@@ -24,7 +24,7 @@ use crate::{
     flow::{End, copy},
     metered::Metered,
     plain_http::{FirstLine, first_line, first_line_of_answer},
-    secrets::{Alarm, Over, Passage},
+    secrets::{Alarm, Asked, Over, Passage},
 };
 
 /// Time for a hello to be whole, once it has begun.
@@ -42,12 +42,12 @@ pub enum Carried {
 }
 
 /// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum Errand {
     /// Whatever a program says.
     AsItComes,
-    /// Requests to the service of this number.
-    Service(usize),
+    /// Requests to this service.
+    Service(Asked),
 }
 
 /// Whom a connection is with, and where it is said if that is not to be.
@@ -119,11 +119,11 @@ impl Engine {
         client: C,
         mut opened: Opened,
     ) -> Carried {
-        let Errand::Service(number) = errand else { return self.carry(client, opened, Vec::new()).await };
+        let Errand::Service(asked) = errand else { return self.carry(client, opened, Vec::new()).await };
         let counts = Arc::clone(&opened.entry.counts);
         let [sent, received] = &*counts;
         let client = Metered::new(client, &self.meter);
-        let carried = self.until_over(self.carry_service(client, &mut opened, number, [sent, received])).await;
+        let carried = self.until_over(self.carry_service(client, &mut opened, &asked, [sent, received])).await;
         self.settle(opened, carried)
     }
 

@@ -161,6 +161,7 @@ fn arguments(plan: &Plan) -> Vec<String> {
             Step::Place { source: Some(source), target, .. } => {
                 say(&["--bind", &source.to_string_lossy(), &format!("/{target}")]);
             }
+            Step::Tool { source, target } => say(&["--ro-bind", &source.to_string_lossy(), &format!("/{target}")]),
             Step::Cover { stub, target } => say(&["--ro-bind", &stub.to_string_lossy(), &format!("/{target}")]),
             Step::Zeros { source } => say(&["--ro-bind", &source.to_string_lossy(), "/dev/zero"]),
             // bwrap starts the executor through this very folder, so it cannot be covered here.

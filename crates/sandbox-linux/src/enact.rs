@@ -176,7 +176,7 @@ fn open_sources(steps: &[Step]) -> Result<VecDeque<OwnedFd>, Failed> {
         Step::Place { source: Some(source), .. } => {
             Some(open_source(source, Access::Write).step(|| format!("{step:?}")))
         }
-        Step::Zeros { source } | Step::Cover { stub: source, .. } => {
+        Step::Zeros { source } | Step::Cover { stub: source, .. } | Step::Tool { source, .. } => {
             Some(open_source(source, Access::Read).step(|| format!("{step:?}")))
         }
         _ => None,
@@ -263,6 +263,7 @@ fn walk(step: &Step, plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_
             let tree = source.as_ref().map(|_| materials.source()).transpose()?;
             places::open_up(target, tree, *owner)
         }
+        Step::Tool { target, .. } => places::open_up(target, Some(materials.source()?), 0),
         Step::Cover { target, .. } => cover(&materials.source()?, target),
         Step::Mask { target } => mask(target, &mut materials.masked),
         Step::Freeze { target } => freeze(target),

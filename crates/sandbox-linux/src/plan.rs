@@ -276,7 +276,7 @@ pub fn user_id(spec: &SandboxSpec) -> u32 {
 
 /// What a sandbox's network is for.
 pub fn kind_of_network(spec: &SandboxSpec) -> Kind {
-    if spec.policy.reaches_something() { Kind::Wired } else { Kind::Sealed }
+    if spec.has_way_out() { Kind::Wired } else { Kind::Sealed }
 }
 
 /// Files of an image may belong to the commands' user, so only where there are none that user can be another one

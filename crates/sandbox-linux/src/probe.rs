@@ -167,7 +167,16 @@ fn outlook(policy: &Policy, host: &Host) -> Option<Outlook> {
     let owner = UserId::local();
     let id = SessionId::random(&owner).ok()?;
     let (policy, env) = (policy.clone(), Default::default());
-    let spec = SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env, certificates: None };
+    let spec = SandboxSpec {
+        id,
+        owner,
+        image: Image::Host,
+        policy,
+        persistent: false,
+        env,
+        certificates: None,
+        tools: Vec::new(),
+    };
     let name = spec.policy.name.clone();
     let plan = Chosen::find(&spec.policy.privileges).and_then(|calls| {
         let prepared = Prepared::for_nobody(&spec, host)?;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_core::{Image, SandboxSpec, policy::User};
+use sandbox_core::{Image, SandboxSpec, Tool, policy::User};
 
 use crate::{
     host::{Host, Top},
@@ -82,6 +82,12 @@ pub fn places(spec: &SandboxSpec, folder: &Path, prepared: &Prepared) -> Vec<Ste
         owner,
     };
     prepared.places.iter().enumerate().map(place).collect()
+}
+
+/// Programs from outside, where links of an image cannot lead them astray.
+pub fn tools(spec: &SandboxSpec) -> Vec<Step> {
+    let step = |tool: &Tool| Step::Tool { source: tool.source.clone(), target: relative(&tool.target) };
+    spec.tools.iter().map(step).collect()
 }
 
 /// Stubs over the programs that the policy takes away. bwrap follows links, and would cover what they lead to.

@@ -304,6 +304,7 @@ mod tests {
             persistent: false,
             env: Default::default(),
             certificates: None,
+            tools: Vec::new(),
         }
     }
 

@@ -89,6 +89,11 @@ pub enum Step {
         target: String,
         owner: u32,
     },
+    /// A folder with programs from outside, which is made if missing.
+    Tool {
+        source: PathBuf,
+        target: String,
+    },
     /// The stub over a program that the policy takes away.
     Cover {
         stub: PathBuf,
@@ -141,6 +146,7 @@ pub fn steps(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> Vec<Step> 
         steps.push(Step::Bind { source: folder.join(name), target: target.into(), access: Access::Write });
     }
     steps.extend(root::places(spec, &folder, prepared));
+    steps.extend(root::tools(spec));
     steps.extend(root::covers(host, prepared));
     steps.extend(certificates::steps(spec, &folder));
     if spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot) {

@@ -122,5 +122,14 @@ fn nobodys(policy: &Policy) -> Option<SandboxSpec> {
     let owner = UserId::local();
     let id = SessionId::random(&owner).ok()?;
     let (policy, env) = (policy.clone(), Default::default());
-    Some(SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env, certificates: None })
+    Some(SandboxSpec {
+        id,
+        owner,
+        image: Image::Host,
+        policy,
+        persistent: false,
+        env,
+        certificates: None,
+        tools: Vec::new(),
+    })
 }

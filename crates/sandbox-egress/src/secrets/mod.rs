@@ -13,7 +13,9 @@ mod body;
 mod budget;
 mod error;
 mod find;
+mod follow;
 mod hide;
+mod loan;
 mod opened;
 mod passage;
 mod put;
@@ -38,6 +40,8 @@ pub use self::{
     budget::Budget,
     error::SecretsError,
     find::FinderError,
+    follow::Follower,
+    loan::Loan,
     secret::{Placed, PlainHttp, Secret, Usage, Value},
     service::{Scheme, Service, Upstream, UpstreamError},
     spent::{Basis, Spent},
@@ -46,6 +50,7 @@ pub use self::{
 };
 pub(crate) use self::{
     body::{Answer, Outgoing},
+    loan::{Asked, Lent},
     passage::{Over, Passage, Stopped},
     service::{Serving, is_meant, is_own},
     trust::{HandshakeError, Verifier},
@@ -72,6 +77,7 @@ pub(crate) struct Kept {
     on_leak: OnLeak,
     on_spent: OnSpent,
     budget: Budget,
+    follower: Option<Arc<dyn Follower>>,
 }
 
 /// Why a connection was stopped for the sake of a secret, if it was.
@@ -80,7 +86,7 @@ pub(crate) type Alarm = Arc<OnceLock<Stopped>>;
 impl Secrets {
     /// Checks everything, and makes placeholders and an authority for this sandbox.
     pub fn new(vault: Vault) -> Result<Self, SecretsError> {
-        let Vault { secrets, placeholders, services, trust, on_leak, on_spent, budget } = vault;
+        let Vault { secrets, placeholders, services, trust, on_leak, on_spent, budget, follower } = vault;
         if secrets.is_empty() && services.is_empty() {
             return Ok(Self::default());
         }
@@ -108,6 +114,7 @@ impl Secrets {
             on_leak,
             on_spent,
             budget,
+            follower,
         }))))
     }
 
@@ -132,13 +139,14 @@ impl Secrets {
         self.0.as_ref()?.services.get(number)
     }
 
-    pub(crate) fn serving_called(&self, name: &str) -> Option<(usize, &Serving)> {
-        self.0.as_ref()?.services.iter().enumerate().find(|(_, serving)| serving.service.name == name)
+    /// The service of this name.
+    pub(crate) fn asked(&self, name: &str) -> Option<Asked> {
+        let number = self.0.as_ref()?.services.iter().position(|serving| serving.service.name == name)?;
+        Some(Asked { secrets: self.clone(), number })
     }
 
-    /// Whether a service is spoken to over TLS.
-    pub(crate) fn is_secure(&self, number: usize) -> bool {
-        self.serving(number).is_some_and(|serving| serving.service.upstream.scheme == Scheme::Https)
+    fn is(&self, other: &Self) -> bool {
+        matches!((&self.0, &other.0), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
     }
 
     /// Whether TLS with this target is opened.

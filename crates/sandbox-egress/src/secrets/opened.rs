@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Over, Passage, service::Scheme, trust::HandshakeError};
+use super::{Asked, Over, Passage, service::Scheme, trust::HandshakeError};
 use crate::{
     Engine, Opened, Reason, Target,
     proxy::{self, Body},
@@ -53,13 +53,11 @@ impl Engine {
         &self,
         client: impl AsyncRead + AsyncWrite + Unpin + Send,
         opened: &mut Opened,
-        service: usize,
+        asked: &Asked,
         counts: [&AtomicU64; 2],
     ) -> Carried {
-        let (Some(kept), Some(serving)) = (&self.secrets().0, self.secrets().serving(service)) else {
-            return Carried::BrokenOff;
-        };
-        let passage = |over| Passage::new(self.secrets(), &opened.target, over, &opened.alarm, Some(service));
+        let (Some(kept), Some(serving)) = (&asked.secrets.0, asked.serving()) else { return Carried::BrokenOff };
+        let passage = |over| Passage::new(&asked.secrets, &opened.target, over, &opened.alarm, Some(asked.number));
         match serving.service.upstream.scheme {
             Scheme::Http => {
                 let passage = passage(Over::Plain);
@@ -69,7 +67,10 @@ impl Engine {
                 let passage = passage(Over::Tls);
                 match kept.verifier.connect(&mut opened.stream, &opened.target.host).await {
                     Ok(server) => self.carry_http(client, server, &passage, counts).await,
-                    Err(error) => refuse(client, &opened.target, &error).await,
+                    Err(error) => {
+                        asked.unreached(&error.to_string());
+                        refuse(client, &opened.target, &error).await
+                    }
                 }
             }
         }

@@ -7,6 +7,7 @@ use hyper::{Request, Response, StatusCode, body::Incoming, header};
 use super::{
     Alarm, Answer, Kept, Outgoing, PlainHttp, Scheme, Secrets, Upstream,
     body::Watch,
+    follow::Followed,
     hide::{self, Hidden},
     joined,
     put::{Put, Values},
@@ -86,7 +87,7 @@ impl Passage {
     /// A request as it goes out, and what must not come back in its answer.
     pub(crate) async fn put(&self, request: Request<Incoming>) -> Result<(Request<Outgoing>, Returning), Stopped> {
         let Some(here) = &self.secrets else { return Ok((request.map(Outgoing::untouched), Returning::default())) };
-        here.may_spend()?;
+        let followed = here.may_spend()?;
         if let Some(secret) = here.plain {
             return Err(here.kept.stop(secret, Reason::SecretInPlain, &self.target));
         }
@@ -95,7 +96,7 @@ impl Passage {
         };
         let sent = hyper::body::Body::size_hint(request.body()).exact().unwrap_or(0);
         let (request, credentials) = Put::new(&here.kept, &here.values).into_request(request, self.watch()).await?;
-        let meter = here.service.map(|service| (Arc::clone(&here.kept), service, sent));
+        let meter = here.service.map(|service| (Arc::clone(&here.kept), service, sent, followed));
         Ok((request, Returning { hidden: Some(hidden.and(credentials)), meter }))
     }
 
@@ -136,10 +137,11 @@ impl Here {
         Self { kept: Arc::clone(kept), minds, values, plain, service, hidden }
     }
 
-    fn may_spend(&self) -> Result<(), Stopped> {
-        let Some(serving) = self.service.and_then(|service| self.kept.services.get(service)) else { return Ok(()) };
+    fn may_spend(&self) -> Result<Option<Followed>, Stopped> {
+        let Some(serving) = self.service.and_then(|service| self.kept.services.get(service)) else { return Ok(None) };
         let stopped = |words| Stopped { reason: Reason::BudgetSpent, secret: None, words: Some(words) };
-        self.kept.budget.allows(&serving.service.name).map_err(stopped)
+        self.kept.budget.allows(&serving.service.name).map_err(stopped)?;
+        self.kept.follower.as_ref().map(Followed::begin).transpose().map_err(stopped)
     }
 }
 
@@ -148,7 +150,7 @@ impl Here {
 pub(crate) struct Returning {
     hidden: Option<Hidden>,
     /// The service that it costs, and how much was sent there.
-    meter: Option<(Arc<Kept>, usize, u64)>,
+    meter: Option<(Arc<Kept>, usize, u64, Option<Followed>)>,
 }
 
 impl Returning {
@@ -156,7 +158,8 @@ impl Returning {
     pub(crate) fn take(self, mut response: Response<Incoming>) -> Response<Answer> {
         let Some(hidden) = self.hidden else { return response.map(Answer::untouched) };
         hide::in_head(&hidden, &mut response);
-        let meter = self.meter.and_then(|(kept, service, sent)| Meter::new(kept, service, sent, &response));
+        let meter =
+            self.meter.map(|(kept, service, sent, followed)| Meter::new(kept, service, sent, &response, followed));
         let readable = hide::is_readable(response.headers());
         let plan = hidden.plan().filter(|_| readable && !hyper::body::Body::is_end_stream(response.body()));
         if plan.is_some() {

@@ -12,7 +12,7 @@ use hyper::{
 };
 
 use super::{
-    PlainHttp, SecretsError,
+    Asked, PlainHttp, SecretsError,
     secret::{Held, is_name},
     written::percent_decoded,
 };
@@ -148,18 +148,21 @@ impl Engine {
             let words = "Services are for programs of this sandbox, by an address such as http://127.0.0.1:3128/services/NAME.\n";
             return self.no_service(StatusCode::FORBIDDEN, Reason::HttpOtherHost, words);
         }
-        let Some((number, address)) = self.service_address(request.uri()) else {
+        let Some((asked, address)) = self.service_address(request.uri()) else {
             let words = format!("There is no service at {}.\n", request.uri().path());
             return self.no_service(StatusCode::NOT_FOUND, Reason::NotARequest, &words);
         };
         *request.uri_mut() = address;
-        let Some(serving) = self.secrets().serving(number) else {
+        let Some(serving) = asked.serving() else {
             return self.no_service(StatusCode::NOT_FOUND, Reason::NotARequest, "There is no such service.\n");
         };
         let target = serving.service.upstream.target.clone();
         match self.open_by(&serving.rules, target.clone()).await {
-            Ok(opened) => self.fetch(request, &target, opened, Errand::Service(number), place).await,
-            Err(refusal) => self.denied(&target, &refusal),
+            Ok(opened) => self.fetch(request, &target, opened, Errand::Service(asked), place).await,
+            Err(refusal) => {
+                asked.unreached(refusal.reason.in_words());
+                self.denied(&target, &refusal)
+            }
         }
     }
 
@@ -169,19 +172,20 @@ impl Engine {
     }
 
     /// Which service is meant, and what is asked of it.
-    fn service_address(&self, uri: &Uri) -> Option<(usize, Uri)> {
+    fn service_address(&self, uri: &Uri) -> Option<(Asked, Uri)> {
         let rest = uri.path().strip_prefix(PREFIX)?;
         let (name, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (number, serving) = self.secrets().serving_called(name)?;
+        let asked = self.secrets().asked(name).or_else(|| self.lent().called(name))?;
         let steps_out =
             percent_decoded(path).split(|byte| b"/\\".contains(byte)).any(|part| part == b".." || part == b".");
         if steps_out {
             return None;
         }
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let base = &serving.service.upstream.path;
+        let base = &asked.serving()?.service.upstream.path;
         let slash = if base.is_empty() && path.is_empty() { "/" } else { "" };
-        Some((number, format!("{base}{path}{slash}{query}").parse().ok()?))
+        let address = format!("{base}{path}{slash}{query}").parse().ok()?;
+        Some((asked, address))
     }
 }
 

@@ -7,6 +7,7 @@ use hyper::{Response, body::Incoming, header};
 use super::{
     Kept,
     account::{Account, Form},
+    follow::Followed,
 };
 
 /// What one answer cost, in tokens.
@@ -43,33 +44,53 @@ pub(crate) struct Meter {
     service: usize,
     /// Bytes of the question.
     sent: u64,
-    account: Account,
+    /// Nothing if the answer is none that could tell its cost.
+    account: Option<Account>,
+    followed: Option<Followed>,
 }
 
 impl Meter {
-    /// Nothing if the answer is none that could tell its cost.
-    pub(super) fn new(kept: Arc<Kept>, service: usize, sent: u64, response: &Response<Incoming>) -> Option<Self> {
-        let kind = response.headers().get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
-        let form = match kind.split(';').next()?.trim() {
-            "text/event-stream" => Form::Events,
-            "application/json" => Form::Whole,
-            _ => return None,
-        };
-        let account = Account::new(form);
-        response.status().is_success().then_some(Self { kept, service, sent, account })
+    pub(super) fn new(
+        kept: Arc<Kept>,
+        service: usize,
+        sent: u64,
+        response: &Response<Incoming>,
+        followed: Option<Followed>,
+    ) -> Self {
+        if let Some(followed) = &followed {
+            followed.answered(response.status().as_u16());
+        }
+        let account = form(response).filter(|_| response.status().is_success()).map(Account::new);
+        Self { kept, service, sent, account, followed }
     }
 
     pub(super) fn read(&mut self, piece: &[u8]) {
-        self.account.read(piece);
+        if let Some(followed) = &self.followed {
+            followed.heard(piece.len());
+        }
+        if let Some(account) = &mut self.account {
+            account.read(piece);
+        }
+    }
+}
+
+fn form(response: &Response<Incoming>) -> Option<Form> {
+    let kind = response.headers().get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
+    match kind.split(';').next()?.trim() {
+        "text/event-stream" => Some(Form::Events),
+        "application/json" => Some(Form::Whole),
+        _ => None,
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
         let Some(serving) = self.kept.services.get(self.service) else { return };
-        let account = std::mem::take(&mut self.account);
-        if let Some(spent) = account.close(&serving.service.name, self.sent) {
-            (self.kept.on_spent)(&spent);
+        let spent = self.account.take().and_then(|account| account.close(&serving.service.name, self.sent));
+        let Some(spent) = spent else { return };
+        (self.kept.on_spent)(&spent);
+        if let Some(follower) = &self.kept.follower {
+            follower.spent(&spent);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What is kept outside for a sandbox, as it is said before it is checked.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::{Budget, Secret, Service, Spent, Trust};
+use super::{Budget, Follower, Secret, Service, Spent, Trust};
 
 /// What is kept outside for a sandbox, and who is told what becomes of it.
 pub struct Vault {
@@ -20,6 +20,8 @@ pub struct Vault {
     pub on_spent: OnSpent,
     /// Asked before each request to a service.
     pub budget: Budget,
+    /// Told of every request to a service.
+    pub follower: Option<Arc<dyn Follower>>,
 }
 
 /// Whoever wants to know of leaks.
@@ -47,6 +49,7 @@ impl Vault {
             on_leak: Box::new(|_| {}),
             on_spent: Box::new(|_| {}),
             budget: Budget::endless(),
+            follower: None,
         }
     }
 }

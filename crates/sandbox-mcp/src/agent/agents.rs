@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Agent, claude::Claude, mock::Mock};
+use super::{
+    Agent,
+    claude::Claude,
+    mock::Mock,
+    program::{self, Program},
+};
 use crate::config::{Settings, nearest};
 
 /// An agent by name, and whether it can work here.
@@ -69,6 +74,8 @@ pub fn offers(settings: &Settings) -> Vec<Offer> {
             about: "the built-in loop; it asks a model of your choice",
             agent: Claude::offer(settings),
         },
+        Program::offer(settings, &program::CLAUDE_CODE),
+        Program::offer(settings, &program::OPENCODE),
         Offer {
             name: "mock",
             about: "no model: it shows that everything around an agent works, or follows a script",

@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_core::{Policy, UserId};
+use sandbox_core::{Policy, Tool, UserId};
 use sandbox_executor::protocol::NewFile;
 use tokio::sync::mpsc;
 
@@ -45,7 +45,7 @@ pub async fn execute(
     let chosen = choose(settings, request.agent.as_deref())?;
     let budget = budget(settings, &request)?;
     let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
-    let session = place(sandboxes, caller, &request.place).await?;
+    let session = place(sandboxes, caller, &request.place, chosen.agent.tools()).await?;
     let trail = Trail::new(notes.cloned());
     let (agent, why) = (chosen.agent.name().to_owned(), chosen.why.clone());
     trail.note(Note::Task { task_id: task_id.clone(), agent, why }).await;
@@ -156,7 +156,12 @@ fn check(task: &str) -> Result<(), TaskError> {
     }
 }
 
-async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Result<Arc<Session>, TaskError> {
+async fn place(
+    sandboxes: &Sandboxes,
+    caller: &UserId,
+    place: &TaskPlace,
+    tools: Vec<Tool>,
+) -> Result<Arc<Session>, TaskError> {
     match place {
         TaskPlace::Existing { session_id, level } => {
             let session = sandboxes.find_to_use(caller, session_id).await?;
@@ -173,8 +178,8 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let (backend, env) = (backend.clone(), env.clone());
-            let new = NewSandbox { backend, image, policy, lifetime: *lifetime, env };
+            let (backend, lifetime, env) = (backend.clone(), *lifetime, env.clone());
+            let new = NewSandbox { backend, image, policy, lifetime, env, tools };
             Ok(sandboxes.create(caller, new).await?)
         }
     }

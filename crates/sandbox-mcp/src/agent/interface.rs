@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use sandbox_core::Tool;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -18,6 +19,11 @@ use super::{Budget, WorkError, Worker};
 pub trait Agent: Send + Sync {
     /// What callers call it.
     fn name(&self) -> &'static str;
+
+    /// Programs of this machine that it needs inside.
+    fn tools(&self) -> Vec<Tool> {
+        Vec::new()
+    }
 
     /// Works on a task to its end.
     async fn work(&self, task: Assignment, worker: &Worker<'_>) -> Result<Finished, WorkError>;

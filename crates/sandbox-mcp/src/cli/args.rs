@@ -104,6 +104,16 @@ Examples:
   sandbox-mcp exec --policy full_isolation --timeout 10s -- python3 - < untrusted.py
   sandbox-mcp exec --session sandbox_local_4f2a… -- ls -l /workspace")]
     Exec(Exec),
+    /// Show who can work on tasks, and fetch Claude Code or OpenCode
+    #[command(after_help = "\
+Programs are fetched from the npm registry that npm's settings name, for you alone, and run only inside sandboxes.
+
+Examples:
+  sandbox-mcp agents                                  who is there, and how to get the others
+  sandbox-mcp agents install claude-code              the version of the settings, or the latest
+  sandbox-mcp agents install opencode --version 1.18.34
+  sandbox-mcp agents remove opencode")]
+    Agents(Agents),
     /// List your sandboxes
     #[command(after_help = "\
 States:
@@ -174,6 +184,34 @@ pub struct Doctor {
     pub only: Option<String>,
 }
 
+/// `agents`.
+#[derive(Debug, Args)]
+pub struct Agents {
+    /// What to do with them
+    #[command(subcommand)]
+    pub command: Option<AgentsCommand>,
+}
+
+/// What can be done with agents.
+#[derive(Debug, Subcommand)]
+pub enum AgentsCommand {
+    /// Show them
+    List,
+    /// Fetch a program from the npm registry: claude-code or opencode
+    Install {
+        /// Which one
+        name: String,
+        /// Which version [default: what the settings say, else the latest]
+        #[arg(long, value_name = "VERSION")]
+        version: Option<String>,
+    },
+    /// Remove a program that was fetched
+    Remove {
+        /// Which one
+        name: String,
+    },
+}
+
 /// `run`.
 #[derive(Debug, Args)]
 pub struct Run {
@@ -194,7 +232,7 @@ pub struct Run {
     /// Replace files that are there already
     #[arg(long)]
     pub force: bool,
-    /// Who works on it: `auto`, `claude`, `mock` [default: what the settings say, else `auto`]
+    /// Who works on it: `auto`, `claude`, `claude-code`, `opencode`, `mock` (`agents` shows them) [default: what the settings say, else `auto`]
     #[arg(long)]
     pub agent: Option<String>,
     /// Which model the agent asks [default: the setting `model`]

@@ -161,6 +161,7 @@ async fn serve(settings: Settings) -> anyhow::Result<u8> {
         policy: Here::policy(app.settings.max_timeout),
         lifetime: Lifetime::Temporary,
         env: Default::default(),
+        tools: Vec::new(),
     };
     let session = app.sandboxes.create(&app.caller, new).await?;
     let (tools, instructions) = (&bound::IN_CONTAINER, bound::CONTAINER_INSTRUCTIONS);

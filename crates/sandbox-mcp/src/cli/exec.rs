@@ -107,6 +107,7 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<St
         policy,
         lifetime: Lifetime::Temporary,
         env,
+        tools: Vec::new(),
     };
     let pulling = Pulling::new(false);
     let tell = Arc::new(move |fetching| pulling.show(&fetching));

@@ -1,5 +1,6 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
+mod agents;
 mod apart;
 mod archive;
 mod args;
@@ -103,6 +104,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::Serve => serve::serve(settings).await,
         Command::Run(args) => run::run(settings, args, answer).await,
         Command::Exec(args) => exec::exec(settings, args, answer).await,
+        Command::Agents(args) => agents::agents(settings, args, answer).await,
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Open(args) => open::open(settings, args, answer).await,

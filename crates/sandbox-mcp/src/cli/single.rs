@@ -87,7 +87,7 @@ fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let (image, mut env) = image(settings, args)?;
     let (policy, _) = policy(settings, args)?;
     way_out::tell_of_mirrors(&mut env, &policy, settings);
-    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env, certificates: None })
+    Ok(SandboxSpec { id, owner, image, policy, persistent: false, env, certificates: None, tools: Vec::new() })
 }
 
 /// The kind of a fresh sandbox, if one was named.

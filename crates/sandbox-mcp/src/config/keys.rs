@@ -185,6 +185,24 @@ pub const KEYS: &[Key] = &[
         "a task may use so many tokens, read and written, those from the cache too",
     ),
     key(
+        "claude_code_version",
+        "SANDBOX_MCP_CLAUDE_CODE_VERSION",
+        "`\"latest\"`",
+        "the version of Claude Code that `agents install claude-code` fetches",
+    ),
+    key(
+        "opencode_version",
+        "SANDBOX_MCP_OPENCODE_VERSION",
+        "`\"latest\"`",
+        "the version of OpenCode that `agents install opencode` fetches",
+    ),
+    key(
+        "trust_workspace",
+        "SANDBOX_MCP_TRUST_WORKSPACE",
+        "`false`",
+        "let hooks, plugins, MCP servers and instructions that lie in the workspace configure `claude-code` and `opencode`",
+    ),
+    key(
         "mock_script",
         "SANDBOX_MCP_MOCK_SCRIPT",
         "none",

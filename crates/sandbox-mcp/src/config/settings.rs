@@ -94,6 +94,12 @@ pub struct Settings {
     pub task_budget_usd: f64,
     /// A task may use so many tokens.
     pub task_budget_tokens: u64,
+    /// The version of Claude Code that is fetched.
+    pub claude_code_version: String,
+    /// The version of OpenCode that is fetched.
+    pub opencode_version: String,
+    /// Whether what lies in the workspace may configure programs that work there.
+    pub trust_workspace: bool,
     /// Steps that the agent `mock` follows.
     pub mock_script: Option<PathBuf>,
     /// What is logged to standard error.
@@ -173,6 +179,9 @@ impl Settings {
                 .take("task_budget_usd", "an amount of US dollars, such as 2.5", money)?
                 .unwrap_or(5.0),
             task_budget_tokens: typed.take("task_budget_tokens", TOKENS, tokens)?.unwrap_or(5_000_000),
+            claude_code_version: typed.take("claude_code_version", VERSION, text)?.unwrap_or_else(latest),
+            opencode_version: typed.take("opencode_version", VERSION, text)?.unwrap_or_else(latest),
+            trust_workspace: typed.take("trust_workspace", "true or false", truth)?.unwrap_or(false),
             mock_script: typed.take("mock_script", "the absolute path of a file", absolute)?,
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
@@ -212,6 +221,11 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Which version of a program is fetched.
+    pub fn agent_version(&self, agent: &str) -> &str {
+        if agent == "opencode" { &self.opencode_version } else { &self.claude_code_version }
+    }
+
     /// Who is believed to be who it says, by this machine. Read when the first sandbox has a secret.
     pub fn trust(&self) -> Trust {
         self.trust.get_or_init(Trust::of_this_machine).clone()
@@ -239,6 +253,11 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
     (likeness(best) > 0.7).then_some(best)
 }
 
+fn latest() -> String {
+    "latest".to_owned()
+}
+
+const VERSION: &str = "a version such as 1.2.3, or latest";
 /// All that this program has.
 const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND, sandbox_oci::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux, docker, oci";

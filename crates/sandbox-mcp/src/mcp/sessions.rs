@@ -67,7 +67,7 @@ pub async fn create_sandbox(
     env.extend(asked.env.unwrap_or_default());
     let backend = template.and_then(|template| template.backend.clone());
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
-    let new = NewSandbox { backend, image, policy, lifetime, env };
+    let new = NewSandbox { backend, image, policy, lifetime, env, tools: Vec::new() };
     let session = progress::while_fetching(context, |tell| app.sandboxes.create_telling(&owner, new, tell)).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);

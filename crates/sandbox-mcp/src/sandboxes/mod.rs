@@ -345,14 +345,14 @@ impl Sandboxes {
                 room => break room?,
             }
         };
-        let NewSandbox { backend: _, image, mut policy, lifetime, mut env } = new;
+        let NewSandbox { backend: _, image, mut policy, lifetime, mut env, tools } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
         if inner.offer.is_some() {
             way_out::tell_of_tools(&mut env, &policy);
         }
         let persistent = lifetime == Lifetime::Persistent;
-        let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None };
+        let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None, tools };
         let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
         prepared.tell(&mut spec.env, &inner.settings);
         spec.certificates = prepared.secrets.authority().map(str::to_owned);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_core::{Error, Image, Policy};
+use sandbox_core::{Error, Image, Policy, Tool};
 
 /// A sandbox that somebody wants.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct NewSandbox {
     pub lifetime: Lifetime,
     /// Variables that every command in it starts with.
     pub env: BTreeMap<String, String>,
+    /// Programs from outside that can be used inside.
+    pub tools: Vec<Tool>,
 }
 
 /// How long a sandbox lives.

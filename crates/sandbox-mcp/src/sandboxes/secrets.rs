@@ -27,7 +27,7 @@ const LAST_WORDS: usize = 200;
 /// How placeholders begin.
 const PLACEHOLDER: &str = "sbx_secret_";
 /// The proxy, inside.
-const PROXY: &str = "http://127.0.0.1:3128";
+pub const PROXY: &str = "http://127.0.0.1:3128";
 
 /// The secrets of one sandbox.
 #[derive(Default)]
@@ -117,7 +117,8 @@ impl Prepared {
     }
 }
 
-fn event(spent: &Spent) -> What {
+/// A cost as the history has it.
+pub fn event(spent: &Spent) -> What {
     What::Spent {
         service: spent.service.clone(),
         model: spent.model.clone(),

@@ -54,6 +54,8 @@ impl Warm {
         let place = |name: &Option<String>| name.as_deref().unwrap_or(default).to_owned();
         new.lifetime == Lifetime::Temporary
             && new.env.is_empty()
+            && new.tools.is_empty()
+            && new.tools.is_empty()
             && place(&new.backend) == place(&self.backend)
             && new.image == self.image
             && new.policy == self.policy
@@ -201,7 +203,8 @@ impl Sandboxes {
             return Ok(Added::Enough);
         }
         let Warm { backend, image, policy, .. } = kind.warm.clone();
-        let new = NewSandbox { backend, image, policy, lifetime: Lifetime::Temporary, env: Default::default() };
+        let (lifetime, env, tools) = (Lifetime::Temporary, Default::default(), Vec::new());
+        let new = NewSandbox { backend, image, policy, lifetime, env, tools };
         let warm = self.make_warm(new).await?;
         kind.lock().push_back(warm);
         // Whoever closes empties the pool after saying so, and may have done both before this one was in it.

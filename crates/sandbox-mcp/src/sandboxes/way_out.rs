@@ -10,8 +10,8 @@ use std::{
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{
-    Adviser, Doors, Effect, Engine, Limits, OWN_PATH, OwnTools, Pattern, Reader, Record, Refused as Wish, Resolver,
-    Rule, Rules, Secrets, Setup, Verdict,
+    Adviser, Doors, Effect, Engine, Limits, Loan, OWN_PATH, OwnTools, Pattern, Reader, Record, Refused as Wish,
+    Resolver, Rule, Rules, Secrets, SecretsError, Setup, Vault, Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -116,6 +116,11 @@ impl WayOut {
     /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.
     pub fn take_refused(&self) -> Vec<Denial> {
         std::mem::take(&mut *self.refused.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+    }
+
+    /// Lends a service, until the loan is dropped.
+    pub fn lend(&self, vault: Vault) -> Result<Loan, SecretsError> {
+        self.engine.lend(vault)
     }
 
     /// Ends every connection, and gives up the doors soon.

@@ -30,6 +30,7 @@ mod limits;
 mod neighbours;
 mod network;
 mod ports;
+mod programs;
 mod protocol;
 mod real_client;
 mod tasks;

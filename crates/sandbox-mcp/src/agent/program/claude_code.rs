@@ -1,0 +1,200 @@
+//! Claude Code, headless: how it is started, and what its events mean.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use sandbox_core::exec::Exit;
+use serde_json::{Value, json};
+
+use super::{
+    dialect::{Dialect, Invocation, Said, Start, call, result, short, text_of},
+    lending::PLACEHOLDER,
+};
+use crate::agent::Note;
+
+/// Tools that reach for the network past the sandbox's own programs, or that wait for a later that never comes.
+const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree";
+
+/// What is known of one run.
+#[derive(Default)]
+pub(super) struct ClaudeCode {
+    /// The message whose pieces were shown already.
+    streamed: Option<String>,
+    began: HashMap<String, Instant>,
+    /// The last result.
+    last: Option<Value>,
+}
+
+impl Dialect for ClaudeCode {
+    fn invocation(&self, start: &Start<'_>) -> Invocation {
+        let words = [
+            start.program,
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--include-partial-messages",
+            "--verbose",
+            "--dangerously-skip-permissions",
+            "--disallowedTools",
+            WITHOUT,
+            "--model",
+            start.model,
+            "--append-system-prompt",
+            start.prompt,
+        ];
+        let conversation = match start.resume {
+            Some(session) => ["--resume", session],
+            None => ["--session-id", start.session],
+        };
+        let mut argv: Vec<&str> = words.into_iter().chain(conversation).collect();
+        if !start.trusts_workspace {
+            argv.extend(["--setting-sources", "", "--strict-mcp-config"]);
+        }
+        let settings = [
+            ("ANTHROPIC_BASE_URL", start.address),
+            ("ANTHROPIC_API_KEY", PLACEHOLDER),
+            // Every model that it could ask for by itself is the one that it was given.
+            ("ANTHROPIC_MODEL", start.model),
+            ("ANTHROPIC_SMALL_FAST_MODEL", start.model),
+            ("ANTHROPIC_DEFAULT_HAIKU_MODEL", start.model),
+            ("ANTHROPIC_DEFAULT_SONNET_MODEL", start.model),
+            ("ANTHROPIC_DEFAULT_OPUS_MODEL", start.model),
+            ("CLAUDE_CODE_SUBAGENT_MODEL", start.model),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            ("DISABLE_AUTOUPDATER", "1"),
+            ("DISABLE_TELEMETRY", "1"),
+            ("DISABLE_ERROR_REPORTING", "1"),
+            ("CLAUDE_CODE_MAX_RETRIES", "5"),
+            // It would not work as root otherwise; and this is one.
+            ("IS_SANDBOX", "1"),
+        ];
+        let env = settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env: env.collect::<BTreeMap<_, _>>() }
+    }
+
+    fn message(&self, text: &str) -> Vec<u8> {
+        let content = json!([{ "type": "text", "text": text }]);
+        let line = json!({ "type": "user", "message": { "role": "user", "content": content } });
+        format!("{line}\n").into_bytes()
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn line(&mut self, line: &Value) -> Vec<Said> {
+        match line["type"].as_str().unwrap_or_default() {
+            "system" => self.system(line),
+            "stream_event" => self.piece(line),
+            "assistant" => self.assistant(line),
+            "user" => self.results(line),
+            "result" => {
+                self.last = Some(line.clone());
+                vec![Said::Turn]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What failed at the model comes as `success` too, with `is_error`; so that alone counts.
+    fn outcome(&self, exit: Exit) -> Result<String, String> {
+        let Some(last) = &self.last else {
+            return Err(format!("Claude Code ended without a result ({exit:?})"));
+        };
+        let said = last["result"].as_str().unwrap_or_default();
+        if last["is_error"] == false && last["subtype"] == "success" {
+            return Ok(said.to_owned());
+        }
+        let errors = last["errors"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let why: Vec<&str> = Some(said).filter(|said| !said.is_empty()).into_iter().chain(errors).collect();
+        let reason = last["terminal_reason"].as_str().or(last["subtype"].as_str()).unwrap_or("unknown");
+        Err(short(&format!("Claude Code did not finish ({reason}): {}", why.join("; ")), 2000))
+    }
+
+    fn has_forgotten(&self) -> bool {
+        let errors = self.last.iter().flat_map(|last| last["errors"].as_array()).flatten().filter_map(Value::as_str);
+        errors.into_iter().any(|error| error.contains("No conversation found"))
+    }
+}
+
+impl ClaudeCode {
+    fn system(&self, line: &Value) -> Vec<Said> {
+        match line["subtype"].as_str().unwrap_or_default() {
+            "init" => line["session_id"].as_str().map(|id| Said::Session(id.to_owned())).into_iter().collect(),
+            "api_retry" => {
+                let number = |name: &str| line[name].as_u64().unwrap_or_default();
+                let status = line["error_status"].as_u64().map(|status| format!("{status} ")).unwrap_or_default();
+                vec![Said::Note(Note::Retry {
+                    attempt: number("attempt").min(1000) as u32,
+                    after: Duration::from_millis(number("retry_delay_ms").min(86_400_000)),
+                    why: short(&format!("{status}{}", line["error"].as_str().unwrap_or("no answer")), 200),
+                })]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A piece of an answer, while it comes. What helpers of the agent say is not shown.
+    fn piece(&mut self, line: &Value) -> Vec<Said> {
+        let event = &line["event"];
+        if !line["parent_tool_use_id"].is_null() {
+            return Vec::new();
+        }
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" => self.streamed = event["message"]["id"].as_str().map(str::to_owned),
+            "message_stop" => self.streamed = None,
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                let text = |name: &str| delta[name].as_str().unwrap_or_default().to_owned();
+                return match delta["type"].as_str().unwrap_or_default() {
+                    "text_delta" => vec![Said::Note(Note::Text { text: text("text") })],
+                    "thinking_delta" => vec![Said::Note(Note::Thinking { text: text("thinking") })],
+                    _ => Vec::new(),
+                };
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn assistant(&mut self, line: &Value) -> Vec<Said> {
+        let message = &line["message"];
+        let shown = self.streamed.is_some() && message["id"].as_str() == self.streamed.as_deref();
+        let helper = !line["parent_tool_use_id"].is_null();
+        let mut said = Vec::new();
+        for block in message["content"].as_array().into_iter().flatten() {
+            let text = |name: &str| block[name].as_str().unwrap_or_default();
+            match text("type") {
+                "tool_use" => {
+                    self.began.insert(text("id").to_owned(), Instant::now());
+                    said.push(Said::Note(call(text("id"), text("name"), &block["input"])));
+                    said.push(Said::Began(text("id").to_owned()));
+                }
+                "text" if !shown && !helper => said.push(Said::Note(Note::Text { text: text("text").to_owned() })),
+                "thinking" if !shown && !helper => {
+                    said.push(Said::Note(Note::Thinking { text: text("thinking").to_owned() }));
+                }
+                _ => {}
+            }
+        }
+        said
+    }
+
+    fn results(&mut self, line: &Value) -> Vec<Said> {
+        let blocks = line["message"]["content"].as_array().into_iter().flatten();
+        let results = blocks.filter(|block| block["type"] == "tool_result");
+        let mut said = Vec::new();
+        for block in results {
+            let id = block["tool_use_id"].as_str().unwrap_or_default();
+            let seconds = self.began.remove(id).map(|began| began.elapsed().as_secs_f64()).unwrap_or_default();
+            let well = block["is_error"] != true;
+            said.push(Said::Note(result(id, well, &text_of(&block["content"]), seconds)));
+            said.push(Said::Ended(id.to_owned()));
+        }
+        said
+    }
+}

@@ -1,0 +1,322 @@
+//! One task of a program: it is started, followed line by line, watched, and ended.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sandbox_core::exec::{Exec, Exit, Stdin, Stream};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::{
+    Program,
+    dialect::{Dialect, Said, Start, short},
+    lending::{self, LentModel},
+    placing, prompt,
+    purse::{Purse, Told},
+};
+use crate::{
+    agent::{Assignment, Command, Finished, Note, Progress, WorkError, Worker},
+    sandboxes::{InputEnd, secrets},
+};
+
+/// Longest line that is read; what is longer tells nothing.
+const LONGEST_LINE: usize = 16 << 20;
+/// Of what it writes to standard error, so much is kept.
+const LAST_WORDS: usize = 2000;
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// A program that was asked to end, or that has finished, is killed after so long.
+const FAREWELL: Duration = Duration::from_millis(1500);
+/// The model may fail so often in a row.
+const FAILURES: u32 = 12;
+/// Where not even a model is waited for, a program may be silent at least for so long: a busy machine takes its time,
+const SLOW: Duration = Duration::from_secs(120);
+/// and so many times as long while a command may run.
+const COMMANDS: u32 = 10;
+
+/// Works on a task to its end.
+pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_>) -> Result<Finished, WorkError> {
+    let settings = worker.settings();
+    let model = task.model.clone().unwrap_or_else(|| settings.model.name.clone());
+    let path = placing::place(program.kind, &program.installed, worker).await?;
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let purse = Arc::new(Purse::new(task.budget, settings.model.clone(), model.clone(), sender));
+    let lent = lending::lend(worker, purse.clone()).await?;
+    worker.write(prompt::FILE, prompt::PROMPT.as_bytes()).await?;
+    let known = task.memory.as_ref().and_then(|memory| memory["session"].as_str()).map(str::to_owned);
+    let mut text = task.task;
+    let mut resume = known;
+    loop {
+        let mut run = Run::new(program, worker, &purse, &mut told);
+        let ended = run.to_its_end(&path, &model, &lent, resume.as_deref(), &text).await;
+        let session = run.session.take();
+        if let Some(session) = &session {
+            worker.remember(json!({ "session": session, "version": program.installed.version }));
+        }
+        if resume.is_some() && run.dialect.has_forgotten() {
+            worker.say("The earlier conversation is gone; beginning anew").await;
+            resume = None;
+            continue;
+        }
+        let output = ended?;
+        // What was said meanwhile, to a program that could not listen.
+        let more = worker.mailbox().take();
+        if more.is_empty() {
+            return Ok(Finished { output });
+        }
+        (text, resume) = (more.join("\n\n"), session);
+    }
+}
+
+/// One process.
+struct Run<'a, 'w> {
+    worker: &'a Worker<'w>,
+    program: &'a Program,
+    purse: &'a Purse,
+    told: &'a mut UnboundedReceiver<Told>,
+    dialect: Box<dyn Dialect>,
+    session: Option<String>,
+    /// Tools that have begun and not ended.
+    tools: HashSet<String>,
+    line: Vec<u8>,
+    last_words: String,
+    /// When it last said something.
+    heard: Instant,
+    /// Since when it should be ending.
+    leaving: Option<Instant>,
+}
+
+impl<'a, 'w> Run<'a, 'w> {
+    fn new(
+        program: &'a Program,
+        worker: &'a Worker<'w>,
+        purse: &'a Purse,
+        told: &'a mut UnboundedReceiver<Told>,
+    ) -> Self {
+        Self {
+            worker,
+            program,
+            purse,
+            told,
+            dialect: program.dialect(),
+            session: None,
+            tools: HashSet::new(),
+            line: Vec::new(),
+            last_words: String::new(),
+            heard: Instant::now(),
+            leaving: None,
+        }
+    }
+
+    async fn to_its_end(
+        &mut self,
+        path: &str,
+        model: &str,
+        lent: &LentModel,
+        resume: Option<&str>,
+        text: &str,
+    ) -> Result<String, WorkError> {
+        let mut command = self.start(path, model, lent, resume).await?;
+        let end = if self.dialect.listens() { InputEnd::Keep } else { InputEnd::Close };
+        command.input(&self.dialect.message(text), end).await?;
+        let mailbox = self.worker.mailbox().clone();
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            let listens = self.dialect.listens() && self.leaving.is_none();
+            tokio::select! {
+                progress = command.next() => match progress? {
+                    Progress::Output { stream: Stream::Stdout, data } => self.hear(&data, &command).await?,
+                    Progress::Output { data, .. } => self.murmur(&data),
+                    Progress::Ended { exit, elapsed, .. } => {
+                        self.worker.look_for_changes(elapsed).await;
+                        self.count_rest().await?;
+                        return self.outcome(exit);
+                    }
+                },
+                Some(told) = self.told.recv() => self.count(told).await?,
+                () = mailbox.interrupted() => return self.interrupt(command).await,
+                () = mailbox.message(), if listens => {
+                    for message in mailbox.take() {
+                        command.input(&self.dialect.message(&message), InputEnd::Keep).await?;
+                    }
+                }
+                _ = look.tick() => self.look_after(&command).await?,
+            }
+        }
+    }
+
+    async fn start(
+        &self,
+        path: &str,
+        model: &str,
+        lent: &LentModel,
+        resume: Option<&str>,
+    ) -> Result<Command<'a>, WorkError> {
+        let (settings, address, session) = (self.worker.settings(), lent.address(), new_session()?);
+        let invocation = self.dialect.invocation(&Start {
+            program: path,
+            address: &address,
+            api: settings.model.api,
+            model,
+            context: settings.model.context,
+            answer: settings.model.answer,
+            resume,
+            session: &session,
+            trusts_workspace: settings.trust_workspace,
+            prompt: prompt::PROMPT,
+            prompt_file: prompt::FILE,
+        });
+        let mut exec = Exec::argv(invocation.argv);
+        exec.env = invocation.env;
+        exec.stdin = Stdin::Piped;
+        self.worker.start(exec).await
+    }
+
+    /// Reads what it printed, line by line.
+    async fn hear(&mut self, data: &[u8], command: &Command<'_>) -> Result<(), WorkError> {
+        self.heard = Instant::now();
+        for piece in data.split_inclusive(|byte| *byte == b'\n') {
+            if self.line.len() + piece.len() <= LONGEST_LINE {
+                self.line.extend_from_slice(piece);
+            }
+            if !piece.ends_with(b"\n") {
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let Ok(line) = serde_json::from_slice::<Value>(&line) else { continue };
+            for said in self.dialect.line(&line) {
+                self.take(said, command).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, said: Said, command: &Command<'_>) -> Result<(), WorkError> {
+        match said {
+            Said::Session(id) => {
+                // It comes from inside: one word, or none.
+                let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+                self.session = Some(id).filter(|id| id.len() <= 100 && id.chars().all(fits));
+            }
+            Said::Note(note) => {
+                let ran = match &note {
+                    Note::Result { seconds, .. } => Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e6))),
+                    _ => None,
+                };
+                self.worker.note(note).await;
+                if let Some(ran) = ran {
+                    self.worker.look_for_changes(ran).await;
+                }
+            }
+            Said::Began(id) => drop(self.tools.insert(short(&id, 100))),
+            Said::Ended(id) => drop(self.tools.remove(&short(&id, 100))),
+            Said::Turn => {
+                let more = self.worker.mailbox().take();
+                for message in &more {
+                    command.input(&self.dialect.message(message), InputEnd::Keep).await?;
+                }
+                if more.is_empty() && self.leaving.is_none() {
+                    self.leaving = Some(Instant::now());
+                    // It may have ended by itself.
+                    let _ = command.input(&[], InputEnd::Close).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn murmur(&mut self, data: &[u8]) {
+        self.last_words.push_str(&String::from_utf8_lossy(data));
+        let over = self.last_words.len().saturating_sub(LAST_WORDS);
+        let cut = (over..self.last_words.len()).find(|at| self.last_words.is_char_boundary(*at)).unwrap_or(over);
+        self.last_words.drain(..cut);
+    }
+
+    async fn count(&self, told: Told) -> Result<(), WorkError> {
+        match told {
+            Told::Spent { spent, model, tokens } => {
+                self.worker.session().record(secrets::event(&spent));
+                self.worker.spent(&model, tokens).await;
+            }
+            Told::Failed { why, times } if times >= FAILURES => {
+                return Err(WorkError::Agent(format!("the model failed {times} times in a row; the last time: {why}")));
+            }
+            // Who speaks of it themselves needs nobody to do so.
+            Told::Failed { .. } if self.dialect.listens() => {}
+            Told::Failed { why, times } => {
+                self.worker.note(Note::Retry { attempt: times, after: Duration::ZERO, why }).await;
+            }
+            Told::Empty(why) => return Err(WorkError::Budget(why)),
+        }
+        Ok(())
+    }
+
+    async fn count_rest(&mut self) -> Result<(), WorkError> {
+        while let Ok(told) = self.told.try_recv() {
+            self.count(told).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether it still does something.
+    async fn look_after(&self, command: &Command<'_>) -> Result<(), WorkError> {
+        if self.leaving.is_some_and(|since| since.elapsed() > FAREWELL) {
+            return command.signal(9).await;
+        }
+        let (idle, name) = (self.worker.settings().model.idle, self.program.kind.name);
+        let seconds = idle.as_secs();
+        if self.purse.silence() > idle {
+            return Err(WorkError::Agent(format!(
+                "{name} was stopped: its model has said nothing for {seconds} s (`model_idle_seconds`). What it made is kept; \
+                 a follow-up in the same sandbox goes on"
+            )));
+        }
+        // Some do not tell when a tool begins: they may be running one.
+        let patience = match self.tools.is_empty() && self.dialect.listens() {
+            true => idle.max(SLOW),
+            false => idle.max(SLOW) * COMMANDS,
+        };
+        if self.purse.silence() == Duration::ZERO && self.heard.elapsed() > patience {
+            let seconds = patience.as_secs();
+            return Err(WorkError::Agent(format!(
+                "{name} was stopped: it has done nothing for {seconds} s{}. What it made is kept; a follow-up in the same \
+                 sandbox goes on",
+                self.in_its_words()
+            )));
+        }
+        Ok(())
+    }
+
+    async fn interrupt(&mut self, mut command: Command<'_>) -> Result<String, WorkError> {
+        let _ = command.signal(2).await;
+        let farewell = async { while !matches!(command.next().await, Ok(Progress::Ended { .. }) | Err(_)) {} };
+        // What is left is killed with the worker.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        self.count_rest().await?;
+        Err(WorkError::Interrupted)
+    }
+
+    fn outcome(&self, exit: Exit) -> Result<String, WorkError> {
+        self.dialect.outcome(exit).map_err(|why| WorkError::Agent(format!("{why}{}", self.in_its_words())))
+    }
+
+    /// What it said last where nobody listens, for whoever has to find out.
+    fn in_its_words(&self) -> String {
+        let words = self.last_words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let words: String = words.chars().filter(|letter| !letter.is_control()).take(300).collect();
+        if words.is_empty() { String::new() } else { format!(" (its last words: {words})") }
+    }
+}
+
+/// A name for a new conversation, as Claude Code wants it: a random UUID.
+fn new_session() -> Result<String, WorkError> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| WorkError::Agent(format!("there is no source of chance: {error}")))?;
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
