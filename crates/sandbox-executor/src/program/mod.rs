@@ -18,6 +18,7 @@ mod listing;
 mod mark;
 mod measure;
 mod output;
+mod outward;
 mod paths;
 mod places;
 mod port;
@@ -77,6 +78,8 @@ pub struct Executor {
     scratch: RefCell<Vec<u8>>,
     /// Bytes of kept files at the last look, where we look.
     kept: Cell<Option<u64>>,
+    /// The way out's listener, where it cannot be passed to a server.
+    door: Option<OwnedFd>,
     ending: Notify,
 }
 
@@ -257,6 +260,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         starter,
         scratch: RefCell::default(),
         kept: Cell::default(),
+        door: if status.form == Form::WithLength { status.door.take() } else { None },
         ending: Notify::new(),
     };
     serve::run(executor, serve::Ways { listener: passed.listener, dialled }, status)

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, measure, output::Until,
-    port, removal, run, sys, terminal, tree::Members,
+    outward, port, removal, run, sys, terminal, tree::Members,
 };
 
 /// Servers at once.
@@ -221,15 +221,16 @@ pub async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel:
     presence.connections.set(presence.connections.get() + 1);
     presence.changed.notify_waiters();
     if let Ok(connection) = Connection::establish(channel, Side::Executor).await {
+        let connection = Rc::new(connection);
         while let Ok(Some((flow, descriptors))) = connection.accept().await {
             if presence.flows.get() >= MAX_FLOWS {
                 continue;
             }
             presence.flows.set(presence.flows.get() + 1);
-            let (executor, presence) = (Rc::clone(executor), Rc::clone(presence));
+            let (executor, presence, connection) = (Rc::clone(executor), Rc::clone(presence), Rc::clone(&connection));
             tokio::task::spawn_local(async move {
                 // A flow that breaks is its opener's concern; nothing else is touched by it.
-                drop(answer(&executor, flow, descriptors).await);
+                drop(answer(&executor, &connection, flow, descriptors).await);
                 presence.flows.set(presence.flows.get() - 1);
             });
         }
@@ -238,7 +239,12 @@ pub async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel:
     presence.changed.notify_waiters();
 }
 
-async fn answer(executor: &Rc<Executor>, mut flow: Flow, descriptors: Vec<OwnedFd>) -> Result<(), FrameError> {
+async fn answer(
+    executor: &Rc<Executor>,
+    connection: &Rc<Connection>,
+    mut flow: Flow,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(), FrameError> {
     let first = tokio::time::timeout(FIRST_MESSAGE, flow.reader.next()).await;
     let Ok(Some(frame)) = first.unwrap_or(Ok(None)) else { return Ok(()) };
     let request = match frame.message() {
@@ -258,6 +264,7 @@ async fn answer(executor: &Rc<Executor>, mut flow: Flow, descriptors: Vec<OwnedF
         Request::Read { path, offset, length } => files::read(executor, &path, offset, length, flow).await,
         Request::Write => files::write(executor, flow).await,
         Request::Connect { port } => port::connect(port, flow).await,
+        Request::Outward => outward::serve(executor, connection, flow).await,
         Request::List { path, depth, limit } => listing::list(executor, &path, depth, limit, flow).await,
         simple => {
             let ends = simple == Request::Shutdown;
