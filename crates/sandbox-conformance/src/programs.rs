@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sandbox_core::{Control, Error, Held, Policy, SandboxSpec, exec::Exit};
 
-use crate::workbench::{Workbench, connect, put, sh};
+use crate::workbench::{Workbench, connect, is_refused_by_name, put, sh};
 
 /// Denied by every preset, where this machine has them.
 fn denied_here() -> Vec<String> {
@@ -17,6 +17,11 @@ fn denied_here() -> Vec<String> {
 }
 
 pub async fn denied_programs_are_gone(bench: Workbench) {
+    if bench.subject.unheld.contains(&Control::Commands) {
+        let mut spec = bench.spec_with(Control::Commands);
+        spec.policy.commands = Policy::preset("yolo-1").unwrap().commands;
+        return is_refused_by_name(&bench, &spec, Control::Commands).await;
+    }
     let mut denied = denied_here();
     assert!(!denied.is_empty(), "this machine has none of the programs that are denied");
     if !bench.is_of_this_machine() {
@@ -61,6 +66,10 @@ pub async fn denied_programs_are_gone(bench: Workbench) {
 
 pub async fn denied_links_of_an_image_are_gone(bench: Workbench) {
     let Some(image) = bench.subject.image.clone() else { return };
+    // Tried with all others there.
+    if bench.subject.unheld.contains(&Control::Commands) {
+        return;
+    }
     let (sandbox, client) = bench
         .sandbox_with(|spec| {
             spec.image = image.clone();
@@ -87,7 +96,7 @@ fn only(names: &[&str]) -> impl Fn(&mut SandboxSpec) {
 
 /// Where the kernel cannot hold a list, there is no sandbox until that is accepted by name; true if so.
 async fn cannot_hold(bench: &Workbench) -> bool {
-    let mut spec = bench.spec();
+    let mut spec = bench.spec_with(Control::Commands);
     only(&["sh"])(&mut spec);
     match bench.subject.backend.create(&spec).await {
         Err(Error::Unenforceable { refused, .. }) if refused.0.contains_key(&Control::Commands) => {
@@ -138,7 +147,7 @@ pub async fn only_listed_programs_are_executed(bench: Workbench) {
 
 /// A rule is about a file, and in a root that can be changed another program can be written over it.
 pub async fn a_list_takes_a_root_that_cannot_be_changed(bench: Workbench) {
-    let mut spec = bench.spec();
+    let mut spec = bench.spec_with(Control::Commands);
     spec.policy.filesystem.root = sandbox_core::policy::Root::Writable;
     only(&["sh"])(&mut spec);
     match bench.subject.backend.create(&spec).await {
@@ -167,7 +176,10 @@ pub async fn a_list_comes_with_what_its_programs_need(bench: Workbench) {
         "npm --version >/dev/null && echo 1",
     ] {
         let program = command.split(' ').next().unwrap_or_default();
-        if program != "echo" && !Path::new("/usr/bin").join(program).exists() {
+        let there = || async { sh(&client, &format!("command -v {program}")).await.exit == Exit::Code(0) };
+        let missing =
+            if bench.is_of_this_machine() { !Path::new("/usr/bin").join(program).exists() } else { !there().await };
+        if program != "echo" && missing {
             continue;
         }
         let outcome = sh(&client, command).await;

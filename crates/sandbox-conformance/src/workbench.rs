@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use sandbox_core::{
-    Image, Policy, Sandbox, SandboxSpec, SessionId, UserId,
+    Control, Error, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId,
     exec::{Ending, Exec, Exit, Stream},
     policy::SystemCalls,
 };
@@ -80,6 +80,13 @@ impl Workbench {
         spec
     }
 
+    /// The same, where nothing is accepted of this control.
+    pub fn spec_with(&self, control: Control) -> SandboxSpec {
+        let mut spec = self.spec();
+        spec.policy.allow_unenforced.remove(&control);
+        spec
+    }
+
     /// Whether sandboxes without an image have this machine's own programs.
     pub fn is_of_this_machine(&self) -> bool {
         self.subject.programs == Programs::OfThisMachine
@@ -91,6 +98,31 @@ impl Workbench {
         for sandbox in made {
             let _ = sandbox.destroy().await;
         }
+    }
+}
+
+/// Whether a command ended for its memory, as far as that can be told apart in this sandbox.
+pub fn is_out_of_memory(sandbox: &dyn Sandbox, outcome: &Outcome) -> bool {
+    let told_apart = !sandbox.facts().enforcement.0[&Control::Memory].by.contains("not told apart");
+    let killed = matches!(outcome.exit, Exit::Signal(9) | Exit::Code(9 | 137));
+    outcome.exit == Exit::Limit(Control::Memory) || (!told_apart && killed)
+}
+
+/// Whether this backend cannot hold a control. Then it refuses a sandbox that does not accept that, by name.
+pub async fn is_unheld(bench: &Workbench, control: Control) -> bool {
+    let unheld = bench.subject.unheld.contains(&control);
+    if unheld {
+        is_refused_by_name(bench, &bench.spec_with(control), control).await;
+    }
+    unheld
+}
+
+/// That such a sandbox is refused, and by the name of this control.
+pub async fn is_refused_by_name(bench: &Workbench, spec: &SandboxSpec, control: Control) {
+    match bench.subject.backend.create(spec).await {
+        Err(Error::Unenforceable { refused, .. }) => assert!(refused.0.contains_key(&control), "{refused:?}"),
+        Err(other) => panic!("create: {other}"),
+        Ok(_) => panic!("{control} cannot be held, and was not refused"),
     }
 }
 

@@ -85,6 +85,8 @@ pub enum Door {
     Names,
     /// Gives and takes whole packets, to and from anywhere: the outer end of a tunnel, where nothing is redirected.
     Packets,
+    /// A local packet socket: each packet passes one connection that a program inside made to the proxy.
+    Handed,
 }
 
 /// The two ways to talk with an executor.

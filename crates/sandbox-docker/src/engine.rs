@@ -6,6 +6,7 @@ use bollard::{
     API_DEFAULT_VERSION, Docker,
     models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion},
 };
+use rustix::process::{Resource, getrlimit};
 use sandbox_core::{Error, Result};
 
 use crate::{
@@ -171,8 +172,19 @@ fn nature(address: &str, info: &SystemInfo, version: &SystemVersion) -> Nature {
             backing: backing.and_then(|pair| pair.get(1)).cloned().unwrap_or_default(),
         },
         modules: Modules { apparmor: has("apparmor"), selinux: has("selinux") },
+        rlimits: if podman { own_rlimits() } else { Vec::new() },
         enters_networks: here && !rootless && rustix::process::geteuid().is_root(),
     }
+}
+
+/// Podman would set a million of each where nothing is said, which not everybody may.
+fn own_rlimits() -> Vec<(&'static str, i64)> {
+    let wanted = [("nofile", Resource::Nofile, 16_384), ("nproc", Resource::Nproc, 32_768)];
+    let allowed = |(name, resource, wanted): (&'static str, Resource, u64)| {
+        let most = getrlimit(resource).maximum.unwrap_or(u64::MAX).min(wanted);
+        (name, i64::try_from(most).unwrap_or(i64::MAX))
+    };
+    wanted.map(allowed).into()
 }
 
 /// A socket may be forwarded from anywhere, so its machine must look like this one in every way.

@@ -1,7 +1,8 @@
-//! Named steps of making and removing a sandbox, at which a test can end the program as a crash would.
+//! Named steps of making and removing a sandbox, at which a test can end the program as a crash would. Only
+//! in a build for development.
 
 /// Ends the program here, if the variable `SANDBOX_MCP_DOCKER_DIE_AT` says so.
-#[cfg(feature = "breakable")]
+#[cfg(debug_assertions)]
 pub fn point(name: &str) {
     if std::env::var_os("SANDBOX_MCP_DOCKER_DIE_AT").is_some_and(|wanted| wanted == name) {
         std::process::abort();
@@ -9,5 +10,5 @@ pub fn point(name: &str) {
 }
 
 /// Nothing.
-#[cfg(not(feature = "breakable"))]
+#[cfg(not(debug_assertions))]
 pub fn point(_name: &str) {}

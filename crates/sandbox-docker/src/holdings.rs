@@ -27,6 +27,8 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
     let limits = &spec.policy.limits;
     let by = format!("{} by cgroup v{}", engine.kind.name(), engine.cgroup);
     let cpus = f64::from(limits.cpu_millis) / 1000.0;
+    // The kernel's count of such kills is out of the executor's sight elsewhere.
+    let told_apart = engine.reach(spec.policy.privileges.runtime.as_deref()) == Reach::Socket;
     let held = [
         (Control::Memory, engine.holds.memory, limits.memory.to_string()),
         (Control::Cpu, engine.holds.cpu, format!("{cpus} processors")),
@@ -34,6 +36,10 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
     ];
     for (control, holds, value) in held {
         match (control, holds) {
+            (Control::Memory, true) if !told_apart => {
+                let how = format!("{by}: {value}; a command that is killed for it is not told apart from others");
+                enforcement.hold(control, Held::Kernel, how);
+            }
             (_, true) => enforcement.hold(control, Held::Kernel, format!("{by}: {value}")),
             (Control::Pids, false) => {
                 let how = format!("rlimit, counted for all containers of this user together: {value}");
@@ -45,7 +51,7 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
                 } else {
                     format!("{} has no such cgroup on this kernel", engine.kind.name())
                 };
-                enforcement.hold(control, Held::None, why);
+                enforcement.hold(control, Held::None, format!("{value} wanted, and {why}"));
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct Nature {
     pub storage: Storage,
     /// The security modules that its containers are under.
     pub modules: Modules,
+    /// Limits of processes that must be named, because the engine's own are above what its user may set.
+    pub rlimits: Vec<(&'static str, i64)>,
     /// Whether we may enter the network of its containers: we are root on its machine.
     pub enters_networks: bool,
 }
@@ -149,6 +151,7 @@ pub mod tests {
             default_runtime: "runc".into(),
             storage: Storage { driver: "overlay2".into(), backing: "extfs".into() },
             modules: Modules::default(),
+            rlimits: Vec::new(),
             enters_networks: true,
         }
     }

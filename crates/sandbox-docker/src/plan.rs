@@ -205,11 +205,7 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         // Memory and swap together, so none of the latter.
         memory_swap: engine.holds.memory.then_some(memory),
         nano_cpus: engine.holds.cpu.then_some(i64::from(limits.cpu_millis) * 1_000_000),
-        ulimits: Some(vec![ResourcesUlimits {
-            name: Some("sigpending".into()),
-            soft: Some(SIGNALS),
-            hard: Some(SIGNALS),
-        }]),
+        ulimits: Some(ulimits(engine)),
         pids_limit: engine.holds.pids.then_some(i64::from(limits.pids)),
         oom_kill_disable: Some(false),
         storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)
@@ -235,6 +231,12 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         runtime: policy.privileges.runtime.clone().filter(|_| engine.kind == Kind::Docker),
         ..HostConfig::default()
     }
+}
+
+fn ulimits(engine: &Nature) -> Vec<ResourcesUlimits> {
+    let limit =
+        |(name, most): (&str, i64)| ResourcesUlimits { name: Some(name.into()), soft: Some(most), hard: Some(most) };
+    [("sigpending", SIGNALS)].into_iter().chain(engine.rlimits.iter().copied()).map(limit).collect()
 }
 
 /// Folders in memory, each with a size. What an image wants a volume for is one too, or nobody would bound it.

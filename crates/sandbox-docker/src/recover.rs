@@ -61,6 +61,10 @@ pub async fn recover(backend: &DockerBackend) -> Result<Recovered> {
             *recovered.removed.entry("volume".into()).or_default() += 1;
         }
     }
+    for folder in unsaid(&backend.state().join("sandboxes")) {
+        removal::folder(backend.state(), &folder)?;
+        *recovered.removed.entry("folder".into()).or_default() += 1;
+    }
     for (id, folder) in ours {
         // Its container was removed, or never made: nothing of it is kept anywhere.
         if !owned.contains(id.as_str()) && is_here(&folder, &engine.nature.address) && is_nobodys(&folder) {
@@ -122,6 +126,18 @@ fn folders(sandboxes: &Path) -> Vec<(SessionId, std::path::PathBuf)> {
         (facts.backend == BACKEND).then(|| (id, entry.path()))
     });
     ours.collect()
+}
+
+/// Folders whose server was killed before it had said what they are. Nothing was ever kept in them.
+fn unsaid(sandboxes: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(sandboxes).into_iter().flatten().flatten();
+    let named =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<SessionId>().is_ok()));
+    let unsaid = |folder: &std::path::PathBuf| {
+        // The lock first: whoever has it may be just saying it.
+        matches!(Lock::take(folder), Ok(Some(_lock)) if folder::facts(folder).is_err())
+    };
+    named.map(|entry| entry.path()).filter(unsaid).collect()
 }
 
 fn of_state(state: &str) -> std::collections::HashMap<String, Vec<String>> {

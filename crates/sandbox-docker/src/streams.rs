@@ -50,7 +50,8 @@ impl Line {
         }
     }
 
-    async fn bridge(&self, docker: &Docker) -> Result<Box<dyn Duplex>> {
+    /// A bridge of its own.
+    pub async fn bridge(&self, docker: &Docker) -> Result<Box<dyn Duplex>> {
         let building = || failure::step(format!("building a bridge into {}", self.container));
         let config = ExecConfig {
             attach_stdin: Some(true),

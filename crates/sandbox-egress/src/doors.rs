@@ -10,7 +10,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Engine, packets::Packets};
+use crate::{Engine, handed::Handed, packets::Packets};
 
 /// Longer questions than this are not asked over UDP.
 const LONGEST_QUESTION: usize = 1500;
@@ -30,6 +30,8 @@ pub struct Doors {
     pub dns: Vec<UdpSocket>,
     /// For whatever is sent to anywhere, packet by packet.
     pub packets: Vec<Packets>,
+    /// For programs that know a proxy, where each connection is passed by itself.
+    pub handed: Vec<Handed>,
 }
 
 impl Doors {
@@ -44,6 +46,7 @@ impl Doors {
                 Door::Redirected => doors.redirected.push(TcpListener::from_std(socket.into())?),
                 Door::Names => doors.dns.push(UdpSocket::from_std(socket.into())?),
                 Door::Packets => doors.packets.push(Packets::new(socket)?),
+                Door::Handed => doors.handed.push(Handed::new(socket)?),
             }
         }
         Ok(doors)
@@ -71,6 +74,10 @@ impl Engine {
         }
         for packets in doors.packets {
             serving.spawn(packets.serve(Arc::clone(&self)));
+        }
+        for handed in doors.handed {
+            let engine = Arc::clone(&self);
+            serving.spawn(handed.serve(move |stream| Arc::clone(&engine).serve_proxy(stream)));
         }
         self.until_closed().await;
         // Those who are being served end by themselves; nobody else is let in.

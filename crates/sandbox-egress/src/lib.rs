@@ -17,6 +17,7 @@ mod engine;
 mod flow;
 #[doc(hidden)]
 pub mod fuzzing;
+mod handed;
 mod host;
 mod ledger;
 mod limits;

@@ -4,6 +4,7 @@
 //! [`ClientError::Protocol`], and no answer takes more memory than its caller allowed. Waiting is the caller's to bound.
 
 mod job;
+mod outward;
 mod port;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
 };
 
 pub use job::{Attached, Follow, Handed, JobEvent, JobInput};
+pub use outward::Outward;
 pub use port::PortStream;
 use sandbox_core::{
     Channel, JobId,
@@ -281,6 +283,11 @@ impl Client {
             Reply::Usage { processes, running_jobs, kept } => Ok(Running { processes, jobs: running_jobs, kept }),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What programs inside connect to the way out's proxy, from now on.
+    pub async fn outward(&self) -> Result<Outward, ClientError> {
+        Outward::ask(self).await
     }
 
     /// Ends every process and then the executor.

@@ -14,8 +14,8 @@ use sandbox_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The version that this program speaks. What each added: 2 [`Request::Connect`].
-pub const VERSION: u16 = 2;
+/// The version that this program speaks. What each added: 2 [`Request::Connect`], 3 [`Request::Outward`].
+pub const VERSION: u16 = 3;
 /// The oldest version that it still understands: persistent sandboxes outlive upgrades.
 pub const OLDEST_VERSION: u16 = 1;
 /// The first version that knows [`Request::Connect`]. An older executor would answer that it does not understand it.
@@ -194,6 +194,10 @@ pub enum Request {
         /// Which port.
         port: u16,
     },
+    /// What programs inside connect to the way out's proxy comes here from now on, where its listener cannot be passed.
+    /// Answer: [`Reply::Done`]; then the executor opens a flow on this connection for each of them, whose first message is
+    /// [`Reply::Done`] and which goes on as [`Request::Connect`] does. Ends with this flow.
+    Outward,
     /// What runs inside, as the executor sees it. Answer: [`Reply::Usage`].
     Usage,
     /// Ends every process and then the executor. Answer: [`Reply::Done`] before it does.

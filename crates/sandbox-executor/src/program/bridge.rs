@@ -2,6 +2,7 @@
 //! that one carries bytes between a server and the executor. Whoever comes that way must know a token.
 
 use std::{
+    fs::File,
     io::{self, Read},
     os::fd::{AsFd, OwnedFd},
     rc::Rc,
@@ -76,7 +77,8 @@ async fn admitted(mut stream: UnixStream, token: &[u8]) -> Option<UnixStream> {
 pub fn cross() -> io::Result<()> {
     let _ = hide();
     let mut token = [0; TOKEN];
-    io::stdin().lock().read_exact(&mut token)?;
+    // Not a byte more than that: what follows is for the executor.
+    File::from(io::stdin().as_fd().try_clone_to_owned()?).read_exact(&mut token)?;
     let executor = socket(SocketFlags::CLOEXEC)?;
     connect(&executor, &SocketAddrUnix::new_abstract_name(BRIDGE_NAME)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

@@ -15,6 +15,8 @@ mod itself;
 mod jobs;
 mod launch;
 mod listing;
+mod local_door;
+mod local_door;
 mod mark;
 mod measure;
 mod output;
@@ -78,6 +80,8 @@ pub struct Executor {
     scratch: RefCell<Vec<u8>>,
     /// Bytes of kept files at the last look, where we look.
     kept: Cell<Option<u64>>,
+    /// The way out's listener, where it cannot be passed to a server.
+    door: Option<OwnedFd>,
     ending: Notify,
 }
 
@@ -258,6 +262,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         starter,
         scratch: RefCell::default(),
         kept: Cell::default(),
+        door: if status.form == Form::WithLength { status.door.take() } else { None },
         ending: Notify::new(),
     };
     serve::run(executor, serve::Ways { listener: passed.listener, dialled }, status)

@@ -1,62 +1,57 @@
-//! The way out where the sandbox's network is one of its own kernel's: connections to the proxy's port are carried to a socket
-//! behind which somebody outside decides. Nothing is looked at here.
+//! The way out where no listener can be passed to a server: what programs inside connect to the proxy's port goes to it as
+//! flows. We carry bytes and look at none of them.
 
-use std::{
-    io,
-    net::{Ipv4Addr, TcpListener as StdListener},
-    rc::Rc,
-    sync::Arc,
-    time::Duration,
+use std::{io, net::TcpListener as StdListener, os::fd::OwnedFd, rc::Rc, time::Duration};
+
+use sandbox_executor::{
+    carrier::{Connection, Flow},
+    frame::FrameError,
+    protocol::{Reason, Reply},
 };
+use tokio::net::{TcpListener, TcpStream};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use sandbox_executor::boot::Outward;
-use tokio::{
-    io::copy_bidirectional_with_sizes,
-    net::{TcpListener, TcpStream, UnixStream},
-    sync::Semaphore,
-};
+use super::{Executor, failure::failed, port};
 
-use super::Executor;
-
-/// Connections at once; whoever comes then waits. The policy has a limit of its own.
-const MOST: usize = 1024;
-const BUFFER: usize = 64 << 10;
 /// Time for what keeps us from accepting to pass.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// Listens for programs, before any runs.
-pub fn listen(outward: &Outward) -> io::Result<TcpListener> {
-    let listener = StdListener::bind((Ipv4Addr::LOCALHOST, outward.port))?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
-}
-
-/// Carries for ever.
-pub async fn carry(executor: Rc<Executor>, listener: TcpListener, path: String) {
-    let room = Arc::new(Semaphore::new(MOST));
+/// Opens a flow on this connection for each program that connects, as long as the flow that asked for it is there.
+pub async fn serve(executor: &Executor, connection: &Rc<Connection>, mut flow: Flow) -> Result<(), FrameError> {
+    let listener = match executor.door.as_ref().map(listen) {
+        Some(Ok(listener)) => listener,
+        Some(Err(error)) => {
+            let what = format!("the way out's listener cannot be used: {error}");
+            return flow.writer.message(&Reply::Failed(failed(Reason::System, what))).await;
+        }
+        None => {
+            let what = "this sandbox has no way out of this kind";
+            return flow.writer.message(&Reply::Failed(failed(Reason::NotFound, what))).await;
+        }
+    };
+    flow.writer.message(&Reply::Done).await?;
     loop {
-        let Ok((inside, _)) = listener.accept().await else {
-            tokio::time::sleep(BREATH).await;
-            continue;
-        };
-        let Ok(outside) = executor.as_ourselves(|| call(&path)) else { continue };
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
-        tokio::task::spawn_local(async move {
-            let _ = between(inside, outside).await;
-            drop(place);
-        });
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let connection = Rc::clone(connection);
+                    // A connection that breaks is its own concern.
+                    tokio::task::spawn_local(async move { drop(carry(&connection, stream).await) });
+                }
+                Err(_) => tokio::time::sleep(BREATH).await,
+            },
+            // Nothing may come on it, so this is its opener going away.
+            _ = flow.reader.next() => return Ok(()),
+        }
     }
 }
 
-async fn between(mut inside: TcpStream, mut outside: UnixStream) -> io::Result<()> {
-    let _ = inside.set_nodelay(true);
-    copy_bidirectional_with_sizes(&mut inside, &mut outside, BUFFER, BUFFER).await.map(drop)
+async fn carry(connection: &Connection, stream: TcpStream) -> Result<(), FrameError> {
+    stream.set_nodelay(true)?;
+    let mut flow = connection.open(&Reply::Done, &[]).await?;
+    port::carry(stream, &mut flow.writer, flow.reader).await?;
+    Ok(flow.writer.finish().await?)
 }
 
-fn call(path: &str) -> io::Result<UnixStream> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::io::ioctl_fionbio(&socket, true)?;
-    UnixStream::from_std(socket.into())
+fn listen(door: &OwnedFd) -> io::Result<TcpListener> {
+    TcpListener::from_std(StdListener::from(door.try_clone()?))
 }

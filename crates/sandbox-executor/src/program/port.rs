@@ -40,7 +40,8 @@ pub async fn connect(port: u16, mut flow: Flow) -> Result<(), FrameError> {
     Ok(flow.writer.finish().await?)
 }
 
-async fn carry(stream: TcpStream, writer: &mut FlowWriter, reader: FlowReader) -> Result<(), FrameError> {
+/// Carries bytes both ways.
+pub async fn carry(stream: TcpStream, writer: &mut FlowWriter, reader: FlowReader) -> Result<(), FrameError> {
     let (source, sink) = stream.into_split();
     let (mut outward, mut inward) = (pin!(send_out(source, writer)), pin!(take_in(reader, sink)));
     tokio::select! {

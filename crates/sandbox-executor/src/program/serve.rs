@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, measure, output::Until,
-    outward, port, removal, run, sys, terminal, tree::Members,
+    Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, local_door, measure,
+    output::Until, outward, port, removal, run, sys, terminal, tree::Members,
 };
 
 /// Servers at once.
@@ -71,9 +71,9 @@ async fn serve(executor: &Rc<Executor>, ways: Ways, status: Status) -> Result<()
         tokio::task::spawn_local(measure::watch(Rc::clone(executor), limit));
     }
     if let Some(way) = &executor.boot.itself.outward {
-        match outward::listen(way) {
+        match local_door::listen(way) {
             Ok(listener) => {
-                drop(tokio::task::spawn_local(outward::carry(Rc::clone(executor), listener, way.path.clone())));
+                drop(tokio::task::spawn_local(local_door::carry(Rc::clone(executor), listener, way.path.clone())));
             }
             Err(error) => return Err(Box::new((status, format!("the proxy's port cannot be had: {error}")))),
         }
@@ -229,15 +229,16 @@ pub async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel:
     presence.connections.set(presence.connections.get() + 1);
     presence.changed.notify_waiters();
     if let Ok(connection) = Connection::establish(channel, Side::Executor).await {
+        let connection = Rc::new(connection);
         while let Ok(Some((flow, descriptors))) = connection.accept().await {
             if presence.flows.get() >= MAX_FLOWS {
                 continue;
             }
             presence.flows.set(presence.flows.get() + 1);
-            let (executor, presence) = (Rc::clone(executor), Rc::clone(presence));
+            let (executor, presence, connection) = (Rc::clone(executor), Rc::clone(presence), Rc::clone(&connection));
             tokio::task::spawn_local(async move {
                 // A flow that breaks is its opener's concern; nothing else is touched by it.
-                drop(answer(&executor, flow, descriptors).await);
+                drop(answer(&executor, &connection, flow, descriptors).await);
                 presence.flows.set(presence.flows.get() - 1);
             });
         }
@@ -246,7 +247,12 @@ pub async fn converse(executor: &Rc<Executor>, presence: &Rc<Presence>, channel:
     presence.changed.notify_waiters();
 }
 
-async fn answer(executor: &Rc<Executor>, mut flow: Flow, descriptors: Vec<OwnedFd>) -> Result<(), FrameError> {
+async fn answer(
+    executor: &Rc<Executor>,
+    connection: &Rc<Connection>,
+    mut flow: Flow,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(), FrameError> {
     let first = tokio::time::timeout(FIRST_MESSAGE, flow.reader.next()).await;
     let Ok(Some(frame)) = first.unwrap_or(Ok(None)) else { return Ok(()) };
     let request = match frame.message() {
@@ -266,6 +272,7 @@ async fn answer(executor: &Rc<Executor>, mut flow: Flow, descriptors: Vec<OwnedF
         Request::Read { path, offset, length } => files::read(executor, &path, offset, length, flow).await,
         Request::Write => files::write(executor, flow).await,
         Request::Connect { port } => port::connect(port, flow).await,
+        Request::Outward => outward::serve(executor, connection, flow).await,
         Request::List { path, depth, limit } => listing::list(executor, &path, depth, limit, flow).await,
         simple => {
             let ends = simple == Request::Shutdown;

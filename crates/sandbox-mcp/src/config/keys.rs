@@ -41,7 +41,7 @@ pub const KEYS: &[Key] = &[
     key(
         "command_images",
         "SANDBOX_MCP_COMMAND_IMAGES",
-        "those of `node`, `python` and `deno`",
+        "see docs/engines.md",
         "the image of a command in a container that names none, by program: `{ node = \"node:22-slim\" }`; in the \
          environment `node=node:22-slim,go=golang:1`",
     ),
