@@ -23,6 +23,7 @@ pub mod executor_image;
 pub mod folder;
 pub mod ground;
 mod handover;
+pub mod here;
 mod holdings;
 pub mod host;
 pub mod ids;
@@ -56,7 +57,7 @@ pub mod sys;
 pub mod trash;
 pub mod tree;
 pub mod tunnel;
-mod unavailable;
+pub mod unavailable;
 mod unlinked;
 #[cfg(feature = "breakable")]
 pub mod wall;
@@ -85,6 +86,11 @@ pub fn run_role_if_asked() {
     if role == images::ROLE {
         let order = arguments.next().unwrap_or_default();
         std::process::exit(images::work(&order.to_string_lossy()));
+    }
+    if role == here::ROLE {
+        let error = here::become_executor();
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), error.to_string().as_bytes());
+        std::process::exit(70);
     }
     if role == backend::LAUNCHER_ROLE {
         let state = arguments.next().unwrap_or_default();

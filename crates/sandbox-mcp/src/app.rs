@@ -9,6 +9,7 @@ use sandbox_linux::LinuxBackend;
 
 use crate::{
     config::{self, Settings},
+    mcp::{self, Client},
     sandboxes::{Backends, Kept, Sandboxes},
 };
 
@@ -19,6 +20,8 @@ pub struct App {
     pub settings: Arc<Settings>,
     /// The centre.
     pub sandboxes: Sandboxes,
+    /// The client of a server, once there is one.
+    pub client: Client,
     /// Who is on the terminal or on standard streams: the operating system's user.
     pub caller: UserId,
 }
@@ -28,8 +31,10 @@ impl App {
     pub async fn serve(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
-        let sandboxes = Sandboxes::open(settings.clone(), backends, attach).await?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        let client = Client::default();
+        let offer = mcp::inside::offer(settings.clone(), client.clone());
+        let sandboxes = Sandboxes::open(settings.clone(), backends, attach, offer).await?;
+        Ok(Self { settings, sandboxes, caller: UserId::local(), client })
     }
 
     /// One command that makes sandboxes of its own.
@@ -37,7 +42,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
     }
 
     /// One command in a sandbox that ends with it: only its connections are written down.
@@ -45,7 +50,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::Network)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
     }
 
     /// One command that only reaches sandboxes which exist.
@@ -53,7 +58,7 @@ impl App {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
         let sandboxes = Sandboxes::visit(settings.clone(), None, attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, caller: UserId::local(), client: Client::default() })
     }
 
     /// On whose behalf the person at the terminal acts on this sandbox: labels keep apart whom a client serves, and all
@@ -65,7 +70,16 @@ impl App {
 
 /// All backends, of which the operator chose one as the default, in a state folder that is ours.
 pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
-    Ok(Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?))
+    let backends = Backends::new(settings.backend.as_str());
+    let backends = backends.with(sandbox_linux::BACKEND, embedded(settings)?);
+    Ok(backends.with(sandbox_docker::BACKEND, engine(settings)?))
+}
+
+/// Containers of an engine, which is looked for when somebody wants one.
+pub fn engine(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+    config::prepare_state(&settings.state)?;
+    let options = sandbox_docker::Options { address: None, image: settings.engine_images.default.clone() };
+    Ok(Arc::new(sandbox_docker::DockerBackend::new(&settings.state, options)?))
 }
 
 /// The embedded backend.
@@ -77,5 +91,8 @@ pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 
 /// A sandbox of another server of this user, by its folder.
 fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
-    sandbox_linux::attach(folder)
+    match sandbox_linux::folder::facts(folder)?.backend.as_str() {
+        sandbox_docker::BACKEND => sandbox_docker::attach(folder),
+        _ => sandbox_linux::attach(folder),
+    }
 }

@@ -47,7 +47,7 @@ pub use self::{
 pub(crate) use self::{
     body::{Answer, Outgoing},
     passage::{Over, Passage, Stopped},
-    service::{Serving, is_meant},
+    service::{Serving, is_meant, is_own},
     trust::{HandshakeError, Verifier},
 };
 use crate::{Name, Reason, Refusal, Target};

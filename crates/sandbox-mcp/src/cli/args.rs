@@ -186,7 +186,7 @@ pub struct Run {
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
-    /// Where the sandbox runs: `linux`, which is embedded [default: the setting `backend`]
+    /// Where the sandbox runs: `linux`, which is embedded, or `docker` [default: the setting `backend`]
     #[arg(long, value_name = "NAME", conflicts_with = "session")]
     pub backend: Option<String>,
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
@@ -209,7 +209,7 @@ pub struct Run {
 /// `exec`.
 #[derive(Debug, Args)]
 pub struct Exec {
-    /// Where the sandbox runs: `linux`, which is embedded [default: the setting `backend`]
+    /// Where the sandbox runs: `linux`, which is embedded, or `docker` [default: the setting `backend`]
     #[arg(long, value_name = "NAME", conflicts_with = "session")]
     pub backend: Option<String>,
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image

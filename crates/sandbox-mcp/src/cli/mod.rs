@@ -2,6 +2,7 @@
 
 mod args;
 mod attack;
+mod container;
 mod descriptors;
 mod doctor;
 mod exec;
@@ -35,6 +36,15 @@ const FAREWELL: Duration = Duration::from_millis(50);
 
 /// Everything after the role was decided. Single-threaded until the runtime is built.
 pub fn main() -> ExitCode {
+    if container::is_asked() {
+        return container::main().map_or_else(
+            |error| {
+                screen::tell_error(&error);
+                ExitCode::from(exit::FAILED)
+            },
+            ExitCode::from,
+        );
+    }
     let cli = match Cli::try_parse().and_then(Cli::checked) {
         Ok(cli) => cli,
         Err(error) => {

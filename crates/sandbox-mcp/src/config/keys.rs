@@ -29,7 +29,20 @@ pub const KEYS: &[Key] = &[
         "backend",
         "SANDBOX_MCP_BACKEND",
         "`\"linux\"`",
-        "where sandboxes run when nothing else is said: `linux`, which is embedded",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded, or `docker`, which is Podman too",
+    ),
+    key(
+        "docker_image",
+        "DOCKER_IMAGE",
+        "none",
+        "the image of sandboxes in containers that name none, or `host`; see docs/engines.md",
+    ),
+    key(
+        "command_images",
+        "SANDBOX_MCP_COMMAND_IMAGES",
+        "`node`, `python` and `deno` have theirs",
+        "the image of a command in a container that names none, by program: `{ node = \"node:22-slim\" }`; in the \
+         environment `node=node:22-slim,go=golang:1`",
     ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(
@@ -187,9 +200,16 @@ pub fn markdown() -> String {
 
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
-/// Read by the embedded backend itself; they are for tests, not for operators.
-pub(super) const INTERNAL: [&str; 4] =
-    ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_NO_NFTABLES", "SANDBOX_MCP_SINGLE_ID", "SANDBOX_MCP_USE_BWRAP"];
+/// Read by backends themselves, for tests and not for operators; and the one that programs in a sandbox find.
+pub(super) const INTERNAL: &[&str] = &[
+    "SANDBOX_MCP_URL",
+    "SANDBOX_MCP_DOCKER_DIE_AT",
+    "SANDBOX_MCP_DOCKER_REACH",
+    "SANDBOX_MCP_LEASE_SECONDS",
+    "SANDBOX_MCP_NO_NFTABLES",
+    "SANDBOX_MCP_SINGLE_ID",
+    "SANDBOX_MCP_USE_BWRAP",
+];
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 

@@ -4,6 +4,7 @@
 
 mod ask;
 mod ceiling;
+mod engines;
 mod images;
 mod keys;
 mod mirrors;
@@ -20,6 +21,7 @@ mod words;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
+pub use engines::EngineImages;
 pub use images::NamePattern;
 pub use keys::{KEYS, Key, markdown};
 pub use mirrors::Mirrors;

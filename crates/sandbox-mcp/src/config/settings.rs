@@ -16,8 +16,8 @@ use url::Url;
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting, Source, Template,
-    ceiling, images, mirrors, model, paths, secrets, templates,
+    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting, Source,
+    Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -43,6 +43,8 @@ pub struct Settings {
     pub allowed_names: Vec<NamePattern>,
     /// Images by name: how they come here, and how much they may take up.
     pub images: ImageSettings,
+    /// What sandboxes in containers start from.
+    pub engine_images: EngineImages,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
     /// Where policies of the operator's own are.
@@ -133,6 +135,10 @@ impl Settings {
             allowed_images: Vec::new(),
             allowed_names: allowed.names,
             images: images::settings(budget, registries, insecure),
+            engine_images: EngineImages {
+                default: typed.take("docker_image", engines::IMAGE, engines::image)?,
+                of_commands: typed.take("command_images", engines::COMMANDS, engines::commands)?.unwrap_or_default(),
+            },
             allowed_policies: None,
             policy_folder: folder.or_else(paths::policy_folder),
             ceiling: None,
@@ -231,8 +237,8 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 }
 
 /// All that this program has.
-const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
-const BACKENDS: &str = "the name of a backend: linux";
+const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux, docker";
 const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
 const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 const COUNT: &str = "a whole number from 1 to 1000000";

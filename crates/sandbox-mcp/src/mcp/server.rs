@@ -10,7 +10,7 @@ use rmcp::{
         ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
         ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,11 +21,15 @@ use super::{
     answers::Answer,
     arguments::{InSession, RunCommand},
     asking::{Caller, Pending},
+    bound::Bound,
     error::ToolError,
     files, listing, names, paths, ports, resources, run, schema, sessions, task,
     tools::{self, INSTRUCTIONS, TOOLS},
 };
-use crate::{app::App, sandboxes::Session};
+use crate::{
+    app::App,
+    sandboxes::{Session, access::Person},
+};
 
 /// The newest version with a handshake; later ones say theirs in every request.
 const HANDSHAKE: ProtocolVersion = ProtocolVersion::V_2025_11_25;
@@ -38,6 +42,8 @@ const REMOVALS: usize = 16;
 /// One client's view of this program.
 pub struct Server {
     app: App,
+    /// The one sandbox that there is for this client, if it has no other.
+    bound: Option<Bound>,
     calls: Semaphore,
     removals: Semaphore,
     pending: Pending,
@@ -46,7 +52,13 @@ pub struct Server {
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
-        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS), pending: Pending::default() }
+        let (calls, removals) = (Semaphore::new(CALLS), Semaphore::new(REMOVALS));
+        Self { app, bound: None, calls, removals, pending: Pending::default() }
+    }
+
+    /// For one sandbox only.
+    pub fn bound(self, bound: Bound) -> Self {
+        Self { bound: Some(bound), ..self }
     }
 
     async fn call(
@@ -58,7 +70,12 @@ impl Server {
     ) -> Result<Answer, ToolError> {
         let (meant, arguments) = names::resolve(name, arguments);
         let tool = TOOLS.iter().find(|known| known.name == meant);
+        let tool = tool.filter(|tool| self.bound.as_ref().is_none_or(|bound| bound.has(&tool.name)));
         let tool = tool.ok_or_else(|| ToolError::UnknownTool(schema::shortened(name)))?;
+        let arguments = match &self.bound {
+            Some(bound) => bound.admit(arguments)?,
+            None => arguments,
+        };
         let line = if tool.name == "cleanup_session" { &self.removals } else { &self.calls };
         let _turn = tokio::select! {
             turn = line.acquire() => turn,
@@ -67,7 +84,7 @@ impl Server {
         if tool.name == "run_command" {
             // It sees to its own cancellation: there is something to kill.
             let (session, asked) = self.in_session::<RunCommand>(tool, arguments).await?;
-            return run::run_command(session, asked, context, caller).await;
+            return run::run_command(session, asked, context, self.person(caller)).await;
         }
         tokio::select! {
             answer = self.dispatch(tool, arguments, context, caller) => answer,
@@ -104,14 +121,28 @@ impl Server {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 ports::open_port(session, asked).await
             }
-            "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
+            "get_sandbox_status" => {
+                let asked = parse(tool, arguments)?;
+                match &self.bound {
+                    Some(bound) => sessions::status_of_one(&self.app, &bound.session).await,
+                    None => sessions::get_sandbox_status(&self.app, asked).await,
+                }
+            }
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
             "request_access" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
-                access::request_access(session, asked, caller).await
+                access::request_access(session, asked, self.person(caller)).await
             }
             "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context, caller).await,
             other => Err(ToolError::UnknownTool(other.to_owned())),
+        }
+    }
+
+    /// Who is asked for what the policy denies.
+    fn person<'a>(&'a self, caller: &'a Caller<'_>) -> &'a dyn Person {
+        match self.bound.as_ref().and_then(|bound| bound.person.as_deref()) {
+            Some(person) => person,
+            None => caller,
         }
     }
 
@@ -129,6 +160,9 @@ impl Server {
     async fn read(&self, uri: &str) -> Result<ReadResourceResponse, ToolError> {
         let _turn = self.calls.acquire().await;
         let (id, _) = paths::parse_link(uri)?;
+        if let Some(bound) = &self.bound {
+            bound.check(&id)?;
+        }
         let caller = sessions::caller_of(&self.app, &id, None)?;
         let session = self.app.sandboxes.find(&caller, &id).await?;
         Ok(resources::read(&session, uri).await?.into())
@@ -152,11 +186,18 @@ impl ServerHandler for Server {
         ServerConfig::new(capabilities)
             .with_protocol_version(HANDSHAKE)
             .with_server_info(implementation)
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(self.bound.as_ref().map_or(INSTRUCTIONS, |bound| bound.instructions))
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    /// From now on whoever sits at this client can be asked, also from inside a sandbox.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if self.bound.is_none() {
+            self.app.client.set(context.peer);
+        }
     }
 
     async fn list_tools(
@@ -164,7 +205,11 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::listed(&self.app.settings)))
+        let all = tools::listed(&self.app.settings);
+        Ok(ListToolsResult::with_all_items(match &self.bound {
+            Some(bound) => bound.listed(all),
+            None => all,
+        }))
     }
 
     async fn call_tool(

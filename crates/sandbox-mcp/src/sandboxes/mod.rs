@@ -33,7 +33,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -62,12 +62,26 @@ use folders::Folders;
 use quota::Quota;
 use remains::Remains;
 use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
-use sandbox_egress::Reader;
+use sandbox_egress::{OwnTools, Reader};
 
 use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
+
+/// What programs in a sandbox are offered at an address on its own loopback.
+pub type Offer = Arc<dyn Fn(&WeakSandboxes, &SessionId) -> OwnTools + Send + Sync>;
+
+/// The centre, for those who do not keep it alive.
+#[derive(Clone)]
+pub struct WeakSandboxes(Weak<Inner>);
+
+impl WeakSandboxes {
+    /// The centre, if it is still there.
+    pub fn upgrade(&self) -> Option<Sandboxes> {
+        self.0.upgrade().map(Sandboxes)
+    }
+}
 
 /// All sandboxes that this server can reach. Clones are the same centre.
 #[derive(Clone)]
@@ -84,6 +98,8 @@ struct Inner {
     quota: Quota,
     journal: Journal,
     outside: way_out::Outside,
+    /// What programs inside are offered, by a server.
+    offer: Option<Offer>,
     /// How often all of them together may ask.
     pace: Arc<access::Pace>,
     /// Those that this server looks after.
@@ -99,11 +115,17 @@ struct Inner {
 
 impl Sandboxes {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
-    pub async fn open(settings: Arc<Settings>, backends: Backends, attach: Attach) -> Result<Self, SandboxesError> {
+    pub async fn open(
+        settings: Arc<Settings>,
+        backends: Backends,
+        attach: Attach,
+        offer: Offer,
+    ) -> Result<Self, SandboxesError> {
         let recovered = backends.recover().await;
         let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
         let mut inner = Inner::new(settings, Some(backends), attach, Kept::All)?;
         inner.outside = way_out::Outside::new(reader);
+        inner.offer = Some(offer);
         inner.pool = warm::Pool::new(&inner.settings.warm);
         let (recovered, failed) = recovered;
         inner.recovery.failed = failed;
@@ -326,6 +348,9 @@ impl Sandboxes {
         let NewSandbox { backend: _, image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
+        if inner.offer.is_some() {
+            way_out::tell_of_tools(&mut env, &policy);
+        }
         let persistent = lifetime == Lifetime::Persistent;
         let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None };
         let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
@@ -381,7 +406,8 @@ impl Sandboxes {
         let inner = &self.0;
         let secrets = prepared.secrets.clone();
         let rules = way_out::rules(policy, &inner.settings)?;
-        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets).await?;
+        let own = inner.offer.as_ref().map(|offer| offer(&WeakSandboxes(Arc::downgrade(inner)), session.id()));
+        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets, own).await?;
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
         if prepared.secrets.authority().is_some() {
@@ -472,6 +498,7 @@ impl Inner {
             quota,
             journal: Journal::new(History::new(state), kept),
             outside: way_out::Outside::new(Reader::Person),
+            offer: None,
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),
