@@ -327,7 +327,12 @@ mod tests {
 
     fn entry() -> impl Strategy<Value = (u8, String, String)> {
         let kind = prop_oneof![Just(b'0'), Just(b'1'), Just(b'2'), Just(b'5'), Just(b'6'), Just(b'3')];
-        let link = prop_oneof![name(), Just("OUTSIDE".to_owned()), Just("../outside".to_owned()), Just("../../outside".to_owned())];
+        let link = prop_oneof![
+            name(),
+            Just("OUTSIDE".to_owned()),
+            Just("../outside".to_owned()),
+            Just("../../outside".to_owned())
+        ];
         (kind, name(), link)
     }
 

@@ -16,8 +16,8 @@ use url::Url;
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting, Source,
-    Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
+    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting,
+    Source, Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
