@@ -302,3 +302,83 @@ impl Unpacking {
         Ok(self.facts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::unpack::merge;
+    use proptest::prelude::*;
+    use std::fs;
+    use tar::Header;
+
+    /// Few names, so that entries meet; many of them bad.
+    fn name() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            4 => "[abc]",
+            1 => Just("..".to_owned()),
+            1 => Just(".".to_owned()),
+            1 => Just(".wh.a".to_owned()),
+            1 => Just(".wh..wh..opq".to_owned()),
+            1 => Just(String::new()),
+        ];
+        proptest::collection::vec(part, 1..5).prop_map(|parts| parts.join("/"))
+    }
+
+    fn entry() -> impl Strategy<Value = (u8, String, String)> {
+        let kind = prop_oneof![Just(b'0'), Just(b'1'), Just(b'2'), Just(b'5'), Just(b'6'), Just(b'3')];
+        let link = prop_oneof![
+            name(),
+            Just("OUTSIDE".to_owned()),
+            Just("../outside".to_owned()),
+            Just("../../outside".to_owned())
+        ];
+        (kind, name(), link)
+    }
+
+    fn archive(entries: &[(u8, String, String)], outside: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (kind, name, link) in entries {
+            let mut header = Header::new_gnu();
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            let link = link.replace("OUTSIDE", outside);
+            header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+            header.set_entry_type(EntryType::new(*kind));
+            header.set_mode(0o755);
+            header.set_size(0);
+            header.set_cksum();
+            bytes.extend(header.as_bytes());
+        }
+        bytes.extend([0; 1024]);
+        bytes
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn whatever_layers_say_nothing_happens_outside(
+            one in proptest::collection::vec(entry(), 0..12),
+            two in proptest::collection::vec(entry(), 0..12),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let outside = folder.path().join("outside");
+            fs::create_dir_all(outside.join("a/b")).unwrap();
+            fs::write(outside.join("b"), "precious").unwrap();
+            let root = folder.path().join("root");
+            fs::create_dir(&root).unwrap();
+            for (number, entries) in [one, two].iter().enumerate() {
+                let layer = folder.path().join(format!("layer-{number}"));
+                fs::create_dir(&layer).unwrap();
+                let bytes = archive(entries, outside.to_str().unwrap());
+                if let Ok(facts) = unpack(&bytes[..], &layer, Owners::Single, Limits::default(), &mut |_| ()) {
+                    merge::add(&root, &layer, &facts, Owners::Single).unwrap();
+                }
+            }
+            prop_assert_eq!(fs::read_to_string(outside.join("b")).unwrap(), "precious");
+            prop_assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
+            prop_assert_eq!(fs::read_dir(outside.join("a")).unwrap().count(), 1);
+            prop_assert_eq!(fs::read_dir(outside.join("a/b")).unwrap().count(), 0);
+            prop_assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        }
+    }
+}

@@ -7,6 +7,7 @@
 
 pub mod archive;
 pub mod fit;
+pub mod frames;
 pub mod layer;
 pub mod merge;
 pub mod name;

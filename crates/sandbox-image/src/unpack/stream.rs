@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, BufReader, Read},
     os::unix::fs::FileExt,
     sync::{
         Arc,
@@ -12,8 +12,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 
+use super::frames::Frames;
 use crate::{Digest, ImageError, digest::Meter};
 
 /// So much is passed on at once.
@@ -104,13 +105,8 @@ fn inflate(
     let mut head = [0; 4];
     let length = metered.piece.peek(&mut head)?;
     let mut decoder: Box<dyn Read + '_> = match &head[..length] {
-        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(metered)),
-        [0x28, 0xb5, 0x2f, 0xfd] => {
-            let mut decoder = zstd::stream::read::Decoder::new(metered)?;
-            // What a decoder keeps in memory: more than any usual program asks for, less than hurts.
-            decoder.window_log_max(27)?;
-            Box::new(decoder)
-        }
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(CHUNK, metered))),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Frames::new(metered)),
         [b'B', b'Z', b'h', ..] | [0xfd, b'7', b'z', b'X'] => {
             let why = "it is compressed in a way that images do not use (only gzip and zstd)";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));

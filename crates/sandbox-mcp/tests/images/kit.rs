@@ -134,7 +134,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 pub fn zstd(bytes: &[u8]) -> Vec<u8> {
-    zstd::encode_all(bytes, 1).unwrap()
+    ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
 pub fn digest(bytes: &[u8]) -> String {

@@ -6,10 +6,12 @@
 
 mod archives;
 mod commands;
+mod debian;
 mod hostile;
 mod killed;
 mod kit;
 mod proxy;
 mod pull;
 mod registry;
+mod served;
 mod token;

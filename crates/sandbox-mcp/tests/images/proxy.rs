@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 /// Passes bytes on.
@@ -19,6 +20,15 @@ pub struct Proxy {
 impl Proxy {
     /// To this port. The first `cuts` blobs that are longer than `after` end there.
     pub fn start(to: u16, cuts: usize, after: usize) -> Self {
+        Self::with(to, cuts, after, Duration::ZERO)
+    }
+
+    /// To this port; every blob takes a while.
+    pub fn slow(to: u16) -> Self {
+        Self::with(to, 0, 0, Duration::from_millis(900))
+    }
+
+    fn with(to: u16, cuts: usize, after: usize, wait: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -26,7 +36,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (seen, left) = (seen.clone(), left.clone());
-                std::thread::spawn(move || pass(stream, to, &seen, &left, after));
+                std::thread::spawn(move || pass(stream, to, &seen, &left, after, wait));
             }
         });
         Self { port, asked }
@@ -38,11 +48,21 @@ impl Proxy {
     }
 }
 
-fn pass(mut client: TcpStream, to: u16, seen: &Mutex<Vec<String>>, left: &AtomicUsize, after: usize) -> Option<()> {
+fn pass(
+    mut client: TcpStream,
+    to: u16,
+    seen: &Mutex<Vec<String>>,
+    left: &AtomicUsize,
+    after: usize,
+    wait: Duration,
+) -> Option<()> {
     let mut request = vec![0; 64 << 10];
     let length = client.read(&mut request).ok()?;
     seen.lock().unwrap().push(String::from_utf8_lossy(&request[..length]).into_owned());
     let is_blob = String::from_utf8_lossy(&request[..length]).contains("/blobs/");
+    if is_blob {
+        std::thread::sleep(wait);
+    }
     let mut server = TcpStream::connect(("127.0.0.1", to)).ok()?;
     server.write_all(&request[..length]).ok()?;
     let (mut passed, mut buffer) = (0, vec![0; 16 << 10]);
