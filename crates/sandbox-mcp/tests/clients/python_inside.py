@@ -1,7 +1,9 @@
 """The official Python client inside a sandbox: it is installed there, finds the tools of its own sandbox, and asks for more."""
 
 import asyncio
+import base64
 import os
+import pathlib
 import sys
 
 from mcp import Client, StdioServerParameters
@@ -31,7 +33,7 @@ for mode in ("legacy", "2026-07-28"):
 """
 
 
-async def main(program: str, version: str) -> None:
+async def main(program: str, version: str, wheels: str) -> None:
     server = StdioServerParameters(command=program, args=["serve"], env=dict(os.environ))
     questions = []
 
@@ -56,7 +58,10 @@ async def main(program: str, version: str) -> None:
             return output
 
         session = (await call("create_sandbox"))["session_id"]
-        await run(session, f"pip install --quiet mcp=={version}")
+        for wheel in pathlib.Path(wheels).glob("*.whl"):
+            content = base64.b64encode(wheel.read_bytes()).decode()
+            await call("write_files", session_id=session, files=[{"path": f"wheels/{wheel.name}", "content": content, "encoding": "base64"}])
+        await run(session, f"pip install --quiet --no-index --find-links wheels mcp=={version}")
         await call("write_files", session_id=session, files=[{"path": "inside.py", "content": INSIDE}])
         said = await run(session, "python3 inside.py")
         assert said.count(session) == 2 and said.count('"granted": true') == 2, said
@@ -65,4 +70,4 @@ async def main(program: str, version: str) -> None:
         print(said)
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+asyncio.run(main(*sys.argv[1:]))
