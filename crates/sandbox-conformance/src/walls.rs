@@ -108,9 +108,9 @@ pub async fn a_way_out_leads_to_its_doors_and_nowhere_else(bench: Workbench) {
     // Nobody else serves it, so whatever comes out comes to us.
     let asked = tokio::task::spawn_blocking(move || {
         use std::io::{Read, Write};
-        let listener = std::net::TcpListener::from(listener);
-        listener.set_nonblocking(false).unwrap();
-        let (mut guest, _) = listener.accept().unwrap();
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
+        // Of either kind: where descriptors cannot pass, connections are carried to a local socket.
+        let mut guest = std::fs::File::from(rustix::net::accept(&listener).unwrap());
         let mut words = [0; 8];
         guest.read_exact(&mut words).unwrap();
         guest.write_all(b"only us").unwrap();
@@ -124,7 +124,9 @@ pub async fn no_process_outside_is_seen(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox().await;
     let pids = sh(&client, "ls /proc | grep -c '^[0-9]'").await.text();
     assert!(pids.parse::<u32>().unwrap() < 8, "{pids} processes");
-    assert_eq!(sh(&client, "cat /proc/self/cgroup | cut -d: -f3 | sort -u").await.text(), "/");
+    // gVisor's own kernel has one of that name, for all that is in the sandbox.
+    let cgroups = sh(&client, "cat /proc/self/cgroup | cut -d: -f3 | sort -u").await.text();
+    assert!(cgroups.lines().all(|name| name == "/" || name == "/sandbox"), "{cgroups}");
 }
 
 pub async fn the_first_process_cannot_be_touched(bench: Workbench) {
@@ -261,12 +263,14 @@ pub async fn user_namespaces_and_settings_of_the_kernel_are_out_of_reach(bench: 
     let (_sandbox, client) = bench.sandbox().await;
     let script = r#"
 import glob, os
-print(open('/proc/sys/user/max_user_namespaces').read().strip())
+try: print(open('/proc/sys/user/max_user_namespaces').read().strip())
+except FileNotFoundError: print(0)
 for path in glob.glob('/proc/sys/**', recursive=True) + ['/proc/sysrq-trigger'] + glob.glob('/proc/irq/**', recursive=True):
     if os.path.isfile(path):
         try: open(path, 'w').close(); print('open for writing:', path)
         except OSError: pass
-for line in open('/proc/1/status'):
+# Covered, where it could tell more than that.
+for line in open('/proc/1/status') if os.path.exists('/proc/1/status') else []:
     if line.startswith('CapEff') and int(line.split()[1], 16) & (1 << 24 | 1 << 21): print('the executor kept', line)
 "#;
     let seen = python(&client, script).await;
@@ -288,7 +292,8 @@ for name in ['acpi', 'bus', 'cmdline', 'config.gz', 'consoles', 'diskstats', 'dr
     if os.path.isdir(path) and os.listdir(path): print(name, os.listdir(path))
     if os.path.isfile(path):
         try:
-            if open(path, 'rb').read(1): print(name)
+            # gVisor's says the same on every machine.
+            if open(path, 'rb').read(100).replace(b'BOOT_IMAGE=/vmlinuz-4.4.0-gvisor quiet', b'').strip(): print(name)
         except OSError: pass
 for name in ['cpuinfo', 'meminfo', 'loadavg', 'stat', 'uptime', 'version', 'filesystems', 'self/mountinfo']:
     open('/proc/' + name).read(1)

@@ -29,6 +29,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
     }
     if let Some(pids) = boot.itself.pids {
         hold_processes(pids)?;
+        cover_ourselves()?;
     }
     if let Some(keep) = boot.itself.keep {
         give_up_all_but(keep)?;
@@ -79,6 +80,15 @@ fn hold_processes(pids: u32) -> Result<(), String> {
         .and_then(|()| fs::write(group.join("cgroup.procs"), "0").map_err(failed("entering its cgroup")));
     let hidden = unmount(POINT, UnmountFlags::empty()).map_err(|error| failed("hiding its cgroup")(error.into()));
     made.and(hidden)
+}
+
+/// In gVisor a process that has changed its user can be looked into by that user, whatever it says: so what is told about us
+/// is covered, also for who is root.
+fn cover_ourselves() -> Result<(), String> {
+    let own = format!("/proc/{}", std::process::id());
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("none", own.as_str(), "tmpfs", flags, Some(c"size=4096,mode=0555"))
+        .map_err(|error| format!("covering {own} failed: {error}"))
 }
 
 /// Where a supervisor outside writes its verdicts, if that is a file.

@@ -14,6 +14,8 @@ use std::{
 use sandbox_core::SessionId;
 use serde_json::Value;
 
+use super::TaskId;
+
 /// Larger ones are not kept: the next task begins anew.
 const LARGEST: usize = 64 << 20;
 
@@ -67,6 +69,22 @@ pub fn sweep(state: &Path) {
         }
     }
 }
+
+/// Notes which task is a sandbox's last one.
+pub fn note_task(state: &Path, session: &SessionId, task: &TaskId) {
+    let above = folder(state).join(session.as_str());
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&above);
+    if let Err(error) = made.and_then(|()| fs::write(above.join(LAST), task.as_str())) {
+        tracing::warn!("the last task of {session} is not known: {error}");
+    }
+}
+
+/// The last task of a sandbox.
+pub fn last_task(state: &Path, session: &SessionId) -> Option<TaskId> {
+    fs::read_to_string(folder(state).join(session.as_str()).join(LAST)).ok()?.parse().ok()
+}
+
+const LAST: &str = "last-task";
 
 fn folder(state: &Path) -> PathBuf {
     state.join("conversations")

@@ -13,13 +13,16 @@ use tokio::sync::mpsc;
 
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
-    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, task::MAX_TASK,
+    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation,
+    receipt::{Beginning, Ending, Writing, stop_asked},
+    task::MAX_TASK,
     worker::Equipment,
 };
 use crate::{
     config::Settings,
     sandboxes::{
-        Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person, patience,
+        Allowed, FileWriter, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person,
+        patience,
     },
 };
 
@@ -57,7 +60,18 @@ pub async fn execute(
     }
     let before = session.snapshot().await?;
     let ledger = Ledger::open(sandboxes, &session, &chosen, &request.task, began);
+    let beginning = Beginning {
+        task_id: &task_id,
+        task: &request.task,
+        agent: chosen.agent.name(),
+        why: &chosen.why,
+        files: &files,
+        budget,
+    };
+    let writing = Writing::begin(&session, settings, &trail, &beginning);
+    let receipt = writing.folder().map(|folder| folder.join("receipt.html"));
     conversation::sweep(&settings.state);
+    conversation::note_task(&settings.state, session.id(), &task_id);
     let conversation = Conversation::of(&settings.state, session.id(), chosen.agent.name());
     let allowed = session.allowed(request.timeout);
     let assignment =
@@ -71,8 +85,16 @@ pub async fn execute(
         conversation,
         deadline: Instant::now() + allowed.timeout,
         before: before.clone(),
+        last: writing.last.clone(),
     });
-    let worked = tokio::time::timeout(allowed.timeout, chosen.agent.work(assignment, &worker)).await;
+    let stop = stop_asked(writing.folder().cloned());
+    let work = async {
+        tokio::select! {
+            worked = chosen.agent.work(assignment, &worker) => worked,
+            () = stop => Err(WorkError::Interrupted),
+        }
+    };
+    let worked = tokio::time::timeout(allowed.timeout, work).await;
     let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {
@@ -83,6 +105,9 @@ pub async fn execute(
     };
     let changes = session.files_changed_since(&before).await.unwrap_or_default();
     ledger.close(status, error.clone());
+    let ending =
+        Ending { status, output: output.clone(), error: error.clone(), cost: cost.clone(), denials: denials.clone() };
+    writing.close(&session, &changes, ending).await;
     Ok(TaskResult {
         task_id,
         agent: chosen.agent.name().to_owned(),
@@ -96,6 +121,7 @@ pub async fn execute(
         denials,
         cost,
         enforced: enforced(&session),
+        receipt,
         allowed,
     })
 }
@@ -174,23 +200,30 @@ async fn upload(session: &Session, files: Vec<TaskFile>) -> Result<(), TaskError
         let failed = |why: String| TaskError::File { path: path.clone(), why };
         let new = NewFile { path: path.as_str().into(), mode };
         patience::soon(writer.begin(&new)).await.map_err(|error| failed(error.to_string()))?;
-        match content {
-            Content::Bytes(bytes) => {
-                patience::in_time(writer.data(&bytes)).await.map_err(|error| failed(error.to_string()))?
-            }
-            Content::File(mut file) => loop {
-                // A disk answers soon enough; a hop to another thread for each piece would cost more.
-                let mut piece = Vec::with_capacity(PIECE as usize);
-                let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
-                if read.map_err(|error| failed(error.to_string()))? == 0 {
-                    break;
-                }
-                patience::in_time(writer.data(&piece)).await.map_err(|error| failed(error.to_string()))?;
+        let written = match content {
+            Content::Bytes(bytes) => patience::in_time(writer.data(&bytes)).await.map_err(|error| error.to_string()),
+            Content::File(file) => pour(&mut writer, file).await,
+            Content::Path(path) => match std::fs::File::open(path) {
+                Ok(file) => pour(&mut writer, file).await,
+                Err(error) => Err(error.to_string()),
             },
-        }
+        };
+        written.map_err(failed)?;
         patience::in_time(writer.finish()).await.map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
+}
+
+async fn pour(writer: &mut FileWriter, mut file: std::fs::File) -> Result<(), String> {
+    loop {
+        // A disk answers soon enough; a hop to another thread for each piece would cost more.
+        let mut piece = Vec::with_capacity(PIECE as usize);
+        let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
+        if read.map_err(|error| error.to_string())? == 0 {
+            return Ok(());
+        }
+        patience::in_time(writer.data(&piece)).await.map_err(|error| error.to_string())?;
+    }
 }
 
 fn in_words(session: &Session, error: &WorkError) -> String {

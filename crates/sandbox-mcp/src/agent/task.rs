@@ -1,6 +1,6 @@
 //! A task in plain words and what came of it, as every door says it. [`super::execute`] does the work.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
@@ -97,6 +97,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// What can be read from here; never held in memory as a whole.
     File(std::fs::File),
+    /// What is in this file of the caller's own, opened when it is its turn.
+    Path(PathBuf),
 }
 
 /// How the work on a task ended.
@@ -155,6 +157,8 @@ pub struct TaskResult {
     pub cost: Bill,
     /// How each limit and wall was held: by the kernel, supervised, or by nobody.
     pub enforced: BTreeMap<String, String>,
+    /// The page that tells all about it.
+    pub receipt: Option<PathBuf>,
     /// How long it was allowed to take.
     #[serde(skip)]
     pub allowed: Allowed,

@@ -153,7 +153,8 @@ async fn serve(settings: Settings) -> anyhow::Result<u8> {
     let settings = Arc::new(settings);
     let backends = Backends::new(here::BACKEND).with(here::BACKEND, Arc::new(Here::new(&settings.state)));
     let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), sandbox_linux::attach, Kept::Network)?;
-    let app = App { settings, sandboxes, caller: sandbox_core::UserId::local(), client: mcp::Client::default() };
+    let (tasks, client) = (crate::agent::Tasks::default(), mcp::Client::default());
+    let app = App { settings, sandboxes, tasks, caller: sandbox_core::UserId::local(), client };
     let new = NewSandbox {
         backend: None,
         image: Image::Host,

@@ -1,5 +1,7 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
+mod apart;
+mod archive;
 mod args;
 mod attack;
 mod container;
@@ -10,19 +12,25 @@ mod exit;
 mod fix;
 mod images;
 mod list;
+mod live;
 mod logs;
 mod open;
 mod out;
 mod outside;
+mod preview;
 mod prompt;
 mod pulling;
 mod relay;
+mod results;
 mod rm;
 mod run;
 mod screen;
 mod serve;
 mod single;
+mod task;
 mod terminal;
+mod uploads;
+mod watch;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -101,6 +109,7 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::Pull(args) => images::pull(settings, args, answer).await,
         Command::Images => images::images(settings, answer).await,
         Command::Rmi(args) => images::rmi(settings, args, answer).await,
+        Command::Task(args) => task::task(&settings, args, answer),
         Command::Rm(args) => rm::rm(settings, args, answer).await,
         Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,

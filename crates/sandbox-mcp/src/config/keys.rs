@@ -29,7 +29,8 @@ pub const KEYS: &[Key] = &[
         "backend",
         "SANDBOX_MCP_BACKEND",
         "`\"linux\"`",
-        "where sandboxes run when nothing else is said: `linux`, which is embedded, or `docker`, which is Podman too",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded; `docker`, which is Podman too; or `oci`, a \
+         runtime such as gVisor",
     ),
     key(
         "docker_image",
@@ -43,6 +44,12 @@ pub const KEYS: &[Key] = &[
         "`node`, `python` and `deno` have theirs",
         "the image of a command in a container that names none, by program: `{ node = \"node:22-slim\" }`; in the \
          environment `node=node:22-slim,go=golang:1`",
+    ),
+    key(
+        "oci_runtime",
+        "SANDBOX_MCP_OCI_RUNTIME",
+        "`\"runsc\"`",
+        "the runtime of the backend `oci`, by name or path: `runsc`, `runc`, or another that is called the same way",
     ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(

@@ -16,8 +16,8 @@ use url::Url;
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting, Source,
-    Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
+    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting,
+    Source, Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -35,6 +35,8 @@ pub struct Settings {
     pub default_policy: Policy,
     /// Where sandboxes run when nothing else is said.
     pub backend: String,
+    /// Name or path of the runtime of the backend `oci`, if said.
+    pub oci_runtime: Option<String>,
     /// The image when none is asked for.
     pub default_image: Image,
     /// Folders that models may name as images, without links.
@@ -131,6 +133,7 @@ impl Settings {
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
             backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
+            oci_runtime: typed.take("oci_runtime", RUNTIME, runtime)?,
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
             allowed_names: allowed.names,
@@ -237,10 +240,11 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 }
 
 /// All that this program has.
-const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND];
-const BACKENDS: &str = "the name of a backend: linux, docker";
+const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND, sandbox_oci::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux, docker, oci";
 const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
 const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
+const RUNTIME: &str = "the name or the absolute path of an OCI runtime: runsc, runc";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -324,6 +328,12 @@ fn text(said: &toml::Value) -> Option<String> {
 
 fn backend(said: &toml::Value) -> Option<String> {
     text(said).filter(|name| KNOWN_BACKENDS.contains(&name.as_str()))
+}
+
+fn runtime(said: &toml::Value) -> Option<String> {
+    let usable =
+        |name: &String| !name.is_empty() && !name.contains('\0') && (name.starts_with('/') || !name.contains('/'));
+    text(said).filter(usable)
 }
 
 fn filter(said: &toml::Value) -> Option<String> {

@@ -18,6 +18,7 @@ use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{bound::Bound, client::Client, server::Server};
 use crate::{
+    agent::Tasks,
     app::App,
     config::Settings,
     sandboxes::{Offer, WeakSandboxes},
@@ -58,7 +59,7 @@ fn tools(
     Arc::new(move |request| {
         let Some(sandboxes) = sandboxes.upgrade() else { return Box::pin(async { nobody() }) };
         let (settings, caller) = (settings.clone(), UserId::local());
-        let app = App { settings, sandboxes, caller, client: client.clone() };
+        let app = App { settings, sandboxes, tasks: Tasks::default(), caller, client: client.clone() };
         let answering = Answered(runtime.spawn(answer(app, session.clone(), request)));
         Box::pin(answering.wait()) as Answering
     })

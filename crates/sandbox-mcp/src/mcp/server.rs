@@ -5,12 +5,14 @@ use std::{borrow::Cow, sync::Arc};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, CustomRequest, CustomResult, ErrorCode, Implementation, JsonObject, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, CreateTaskResult, CustomRequest, CustomResult, ErrorCode, GetTaskParams,
+        GetTaskResult, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext},
+    task_manager::TaskManager,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,7 +25,8 @@ use super::{
     asking::{Caller, Pending},
     bound::Bound,
     error::ToolError,
-    files, listing, names, paths, ports, resources, run, schema, sessions, task,
+    files, listing, names, paths, ports, resources, run, schema, sessions,
+    task::{self, Handed},
     tools::{self, INSTRUCTIONS, TOOLS},
 };
 use crate::{
@@ -47,13 +50,15 @@ pub struct Server {
     calls: Semaphore,
     removals: Semaphore,
     pending: Pending,
+    /// Tasks of the protocol.
+    tasks: TaskManager,
 }
 
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
         let (calls, removals) = (Semaphore::new(CALLS), Semaphore::new(REMOVALS));
-        Self { app, bound: None, calls, removals, pending: Pending::default() }
+        Self { app, bound: None, calls, removals, pending: Pending::default(), tasks: TaskManager::new() }
     }
 
     /// For one sandbox only.
@@ -125,7 +130,7 @@ impl Server {
                 let asked = parse(tool, arguments)?;
                 match &self.bound {
                     Some(bound) => sessions::status_of_one(&self.app, &bound.session).await,
-                    None => sessions::get_sandbox_status(&self.app, asked).await,
+                    None => sessions::get_sandbox_status(&self.app, asked, context).await,
                 }
             }
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
@@ -133,7 +138,13 @@ impl Server {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 access::request_access(session, asked, self.person(caller)).await
             }
-            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context, caller).await,
+            "execute_task" => {
+                let asked = parse(tool, arguments)?;
+                match task::execute_task(&self.app, asked, context, caller, &self.tasks).await? {
+                    Handed::Answer(answer) => Ok(answer),
+                    Handed::Task(task) => Err(ToolError::Task(task)),
+                }
+            }
             other => Err(ToolError::UnknownTool(other.to_owned())),
         }
     }
@@ -180,7 +191,7 @@ fn parse<T: DeserializeOwned>(tool: &Tool, arguments: JsonObject) -> Result<T, T
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build();
         let mut implementation = Implementation::new("sandbox-mcp", env!("CARGO_PKG_VERSION"));
         implementation.title = Some("Sandboxes".to_owned());
         ServerConfig::new(capabilities)
@@ -225,6 +236,7 @@ impl ServerHandler for Server {
         }
         match answered {
             Ok(answer) => Ok(CallToolResult::from(answer).into()),
+            Err(ToolError::Task(task)) => Ok(CallToolResponse::Task(CreateTaskResult::new(*task))),
             Err(error @ ToolError::UnknownTool(_)) => Err(ErrorData::invalid_params(error.to_string(), None)),
             Err(error) => Ok(CallToolResult::from(error).into()),
         }
@@ -244,6 +256,22 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.read(&request.uri).await.map_err(|error| resources::refusal(&request.uri, &error))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks.get_task(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.cancel_task(&request.task_id)
     }
 
     // There are no prompts and no completions, and nothing says there are.

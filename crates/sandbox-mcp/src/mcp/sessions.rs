@@ -1,6 +1,6 @@
 //! create_sandbox, get_sandbox_status and cleanup_session: a sandbox's coming, being and going.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{Bytes, Control, Denial, Policy, Reason, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
@@ -10,7 +10,9 @@ use super::{
     answers::{self, Answer, CleanedUp, Created, Held, Statuses},
     arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
     error::ToolError,
-    progress, schema, signals,
+    follow,
+    progress::{self, Progress},
+    schema, signals, task,
 };
 use crate::{
     app::App,
@@ -183,14 +185,29 @@ fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<Raised>, ToolEr
 }
 
 /// One sandbox in full, or a line about each.
-pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<Answer, ToolError> {
+pub async fn get_sandbox_status(
+    app: &App,
+    asked: GetSandboxStatus,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
     let recovery = app.sandboxes.recovery();
     let recovered = (!recovery.is_empty()).then(|| recovery.to_string());
     let sandboxes = match &asked.session_id {
         Some(id) => {
             let id: SessionId = id.parse()?;
             let caller = caller_of(app, &id, asked.user_id.as_deref())?;
-            vec![in_full(&app.sandboxes.find(&caller, &id).await?.status().await)]
+            let session = app.sandboxes.find(&caller, &id).await?;
+            if let Some(seconds) = asked.wait_seconds {
+                let mut progress = Progress::of(context);
+                let patience = follow::patience(&progress, Some(seconds), Duration::from_secs(3600));
+                task::wait(app, &id, patience, &mut progress).await;
+                progress.finish().await;
+            }
+            let mut shown = in_full(&session.status().await);
+            if let Some(task) = task::of_sandbox(app, &id) {
+                shown.insert("task".to_owned(), task);
+            }
+            vec![shown]
         }
         None => {
             let list = app.sandboxes.list(&caller(app, asked.user_id.as_deref())?).await;

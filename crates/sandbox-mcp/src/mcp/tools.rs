@@ -18,8 +18,8 @@ and 443; never this machine or private networks); request_access asks for more. 
 root. A command that does not end \
 in time answers status \"running\" with a job_id: go on with get_output. What the policy refuses comes back as denials, \
 each with how_to_ask. To show a person a web page or application, run its server inside and give them the address from \
-open_port. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
-commands yourself.";
+open_port. Call cleanup_session when done. execute_task hands a whole task to an agent of this server, if its operator has \
+configured one; with the agent mock nothing is done: run commands yourself then.";
 
 /// All tools.
 pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -93,8 +93,9 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         define::<arguments::ExecuteTask, answers::TaskDone>(
             "execute_task",
             "Do a task",
-            "Hands a task to an agent in a sandbox. The only agent yet is mock, for trying out: it takes the files in, writes \
-             an output.txt and does not do the task. To get work done use run_command.",
+            "Hands a task in plain words to an agent that works alone in a sandbox, and returns what it says and which files it \
+             made (get_files fetches them). A long task answers status \"running\": go on with get_sandbox_status. Another task \
+             in the same session_id goes on with the conversation. The agent mock does not do the task.",
             Runs,
         ),
     ]
@@ -214,9 +215,11 @@ mod tests {
 
     #[test]
     fn models_are_told_what_there_is_not_yet() {
-        assert!(INSTRUCTIONS.contains("never this machine") && INSTRUCTIONS.contains("only a mock agent"));
+        assert!(
+            INSTRUCTIONS.contains("never this machine") && INSTRUCTIONS.contains("with the agent mock nothing is done")
+        );
         let task = TOOLS.iter().find(|tool| tool.name == "execute_task").unwrap();
-        assert!(task.description.as_ref().unwrap().contains("does not do the task"));
+        assert!(task.description.as_ref().unwrap().contains("mock does not do the task"));
         for tool in TOOLS.iter() {
             assert!(json!(tool.input_schema)["properties"]["user_id"]["description"].is_string(), "{}", tool.name);
         }

@@ -292,6 +292,11 @@ impl Session {
         self.made.elapsed().unwrap_or_default()
     }
 
+    /// Tells what happens in all sandboxes from now on.
+    pub fn listen(&self) -> tokio::sync::broadcast::Receiver<super::Event> {
+        self.journal.listen()
+    }
+
     /// Notes what happened in it.
     pub fn record(&self, what: What) {
         self.journal.record(self.id(), self.owner(), what);

@@ -32,6 +32,7 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod tasks;
 mod templates;
 mod terminal;
 mod warm;

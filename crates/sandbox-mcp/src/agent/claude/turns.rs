@@ -240,6 +240,7 @@ fn stopped(why: &str) -> WorkError {
 /// What was said before in this sandbox. Thoughts belong to the model that had them.
 fn earlier(memory: &Value, model: &str) -> Vec<Value> {
     let mut messages = memory["messages"].as_array().cloned().unwrap_or_default();
+    messages.retain(Value::is_object);
     if memory["model"] != model {
         for message in &mut messages {
             if let Some(blocks) = message["content"].as_array_mut() {

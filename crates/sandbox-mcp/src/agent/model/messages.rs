@@ -167,7 +167,7 @@ pub(super) fn whole(mut answer: Value) -> Result<Reply, ModelError> {
     if answer["type"] == "error" {
         return Err(error::in_stream(&answer["error"]));
     }
-    let Value::Array(content) = answer["content"].take() else {
+    let Some(Value::Array(content)) = answer.get_mut("content").map(Value::take) else {
         return Err(ModelError::Malformed("it has no content".to_owned()));
     };
     if content.len() > MOST_BLOCKS || content.iter().any(|block| !block.is_object()) {

@@ -75,10 +75,10 @@ pub struct Worker<'a> {
     person: &'a dyn Person,
     mailbox: Mailbox,
     budget: Budget,
-    bill: Mutex<Bill>,
+    /// What it cost and what was refused so far; also known to the receipt, which may outlive this worker.
+    last: Arc<Mutex<(Bill, Vec<Denial>)>>,
     conversation: Conversation,
     deadline: Instant,
-    denials: Mutex<Vec<Denial>>,
     /// Started and not seen to end.
     running: Mutex<Vec<JobId>>,
     /// /workspace as it was when somebody last looked, and how long that took.
@@ -95,21 +95,21 @@ pub(super) struct Equipment<'a> {
     pub conversation: Conversation,
     pub deadline: Instant,
     pub before: Snapshot,
+    pub last: Arc<Mutex<(Bill, Vec<Denial>)>>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(equipment: Equipment<'a>) -> Self {
-        let Equipment { session, trail, person, mailbox, budget, conversation, deadline, before } = equipment;
+        let Equipment { session, trail, person, mailbox, budget, conversation, deadline, before, last } = equipment;
         Self {
             session,
             trail,
             person,
             mailbox,
             budget,
-            bill: Mutex::default(),
+            last,
             conversation,
             deadline,
-            denials: Mutex::default(),
             running: Mutex::default(),
             seen: tokio::sync::Mutex::new((before, Duration::ZERO)),
         }
@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
 
     /// What was refused so far.
     pub fn denials(&self) -> Vec<Denial> {
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last().1.clone()
     }
 
     /// Tells whoever watches what is being done, in plain words.
@@ -157,7 +157,7 @@ impl<'a> Worker<'a> {
 
     /// What it has cost so far.
     pub fn bill(&self) -> Bill {
-        self.bill.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last().0.clone()
     }
 
     /// What a model costs, where that is known.
@@ -169,9 +169,9 @@ impl<'a> Worker<'a> {
     pub async fn spent(&self, model: &str, tokens: Tokens) {
         let price = self.price(model);
         let bill = {
-            let mut bill = self.bill.lock().unwrap_or_else(PoisonError::into_inner);
-            bill.add(model, tokens, price);
-            bill.clone()
+            let mut last = self.last();
+            last.0.add(model, tokens, price);
+            last.0.clone()
         };
         self.note(Note::Cost(bill)).await;
     }
@@ -188,11 +188,15 @@ impl<'a> Worker<'a> {
 
     /// Notes a refusal; the newest are kept.
     pub fn denied(&self, denial: Denial) {
-        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = &mut self.last().1;
         if denials.len() == KEPT_DENIALS {
             denials.remove(0);
         }
         denials.push(denial);
+    }
+
+    fn last(&self) -> MutexGuard<'_, (Bill, Vec<Denial>)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<JobId>> {
