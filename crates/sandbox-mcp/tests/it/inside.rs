@@ -15,16 +15,20 @@ async fn ask(client: &Client, session: &str, method: &str, params: Value) -> Val
     let request = json!([{"path": "request.json", "content": request.to_string()}]);
     client.ok("write_files", json!({"session_id": session, "files": request})).await;
     let command = format!("{CURL} $SANDBOX_MCP_URL --data @request.json");
-    let arguments = json!({"session_id": session, "command": command, "max_bytes": 1_000_000, "wait_seconds": 60});
-    let ran = client.ok("run_command", arguments).await;
-    let text = ran["stdout"].as_str().unwrap();
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {ran}"))
+    let text = patiently(client, session, &command).await;
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// What a script printed, however long it took.
 async fn patiently(client: &Client, session: &str, script: &str) -> String {
-    let arguments = json!({"session_id": session, "command": script, "wait_seconds": 100});
-    client.ok("run_command", arguments).await["stdout"].as_str().unwrap().to_owned()
+    let mut ran = client.run(session, script).await;
+    let mut printed = ran["stdout"].as_str().unwrap().to_owned();
+    while ran["status"] == "running" {
+        let more = json!({"session_id": session, "job_id": ran["job_id"], "offset": ran["next_offset"], "wait_seconds": 8});
+        ran = client.ok("get_output", more).await;
+        printed.push_str(ran["stdout"].as_str().unwrap());
+    }
+    printed
 }
 
 async fn call(client: &Client, session: &str, tool: &str, arguments: Value) -> Value {
@@ -183,10 +187,13 @@ async fn a_flood_from_inside_keeps_nobody_from_the_server() {
     for _ in 0..5 {
         let begin = Instant::now();
         assert_eq!(client.output(&other, "echo here").await, "here\n");
-        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     }
     // Too many at once are sent away, and told so.
-    let script = format!("for i in $(seq 40); do ({slow} -o /dev/null -w '%{{http_code}}\\n' &) ; done; sleep 2");
+    let script = format!(
+        "touch codes; for i in $(seq 20); do ({slow} -o /dev/null -w '%{{http_code}}\\n' >> codes &) ; done
+         while [ $(wc -l < codes) -lt 4 ]; do sleep 0.2; done; cat codes"
+    );
     let codes = patiently(&client, &session, &script).await;
     assert!(codes.contains("429"), "{codes}");
     client.ok("cleanup_session", json!({"session_id": session})).await;
