@@ -3,7 +3,7 @@
 use sandbox_core::exec::Exit;
 use sandbox_executor::protocol::{FileKind, NewFile, Path};
 
-use crate::workbench::{Workbench, get, put, sh};
+use crate::workbench::{Workbench, get, has_own_kernel, put, sh};
 
 pub async fn content_and_modes_survive(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox().await;
@@ -24,7 +24,7 @@ pub async fn content_and_modes_survive(bench: Workbench) {
 }
 
 pub async fn a_file_with_holes_stays_small(bench: Workbench) {
-    let (_sandbox, client) = bench.sandbox().await;
+    let (sandbox, client) = bench.sandbox().await;
     let mut writer = client.write().await.unwrap();
     writer.begin(&NewFile { path: Path::from("sparse"), mode: None }).await.unwrap();
     writer.data(b"start").await.unwrap();
@@ -32,6 +32,11 @@ pub async fn a_file_with_holes_stays_small(bench: Workbench) {
     writer.data(b"end").await.unwrap();
     writer.finish().await.unwrap();
     assert_eq!(sh(&client, "stat -c %s sparse; tail -c 3 sparse").await.text(), format!("{}\nend", (5u64 << 30) + 8));
+    if has_own_kernel(sandbox.as_ref()) {
+        // gVisor shows its length as its blocks, and no holes to who reads it; what it takes outside is told.
+        assert!(sandbox.usage().await.unwrap().disk.0 < 1 << 20);
+        return;
+    }
     assert_eq!(sh(&client, "test $(du -k sparse | cut -f1) -lt 1000 && echo small").await.text(), "small");
     let mut reader = client.read(&Path::from("sparse"), 0, None).await.unwrap();
     let (mut pieces, mut total) = (0, 0);
@@ -135,7 +140,9 @@ with zipfile.ZipFile('tiny-1-py3-none-any.whl', 'w') as z:
     put(&client, "wheel.py", wheel.as_bytes(), 0o644).await;
     if sh(&client, "command -v pip && python3 -m pip --version").await.exit == Exit::Code(0) {
         let outcome = sh(&client, "python3 wheel.py && pip install --no-index ./tiny-1-py3-none-any.whl && python3 -c 'import tiny; print(tiny.answer)' && command -v tiny-tool").await;
-        assert!(outcome.text().ends_with("42\n/home/sandbox/.venv/bin/tiny-tool"), "{outcome:?}");
+        // An image has its own Python, which is left as it is.
+        let place = if bench.is_of_this_machine() { ".venv" } else { ".local" };
+        assert!(outcome.text().ends_with(&format!("42\n/home/sandbox/{place}/bin/tiny-tool")), "{outcome:?}");
     }
     if sh(&client, "command -v npm").await.exit == Exit::Code(0) {
         put(

@@ -12,10 +12,17 @@ use crate::workbench::{Workbench, sh};
 pub async fn nothing_of_this_machine_shows(bench: Workbench) {
     let secret = tempfile::NamedTempFile::new().unwrap();
     let (_sandbox, client) = bench.sandbox().await;
-    assert_eq!(
-        sh(&client, "ls -A /home /root /run /sys /opt | tr '\\n' ' '").await.text(),
-        "/home: sandbox  /opt: sandbox  /root:  /run:  /sys:"
-    );
+    if bench.is_of_this_machine() {
+        assert_eq!(
+            sh(&client, "ls -A /home /root /run /sys /opt | tr '\\n' ' '").await.text(),
+            "/home: sandbox  /opt: sandbox  /root:  /run:  /sys:"
+        );
+    } else {
+        assert_eq!(
+            sh(&client, "ls -A /home /sys /opt | tr '\\n' ' '").await.text(),
+            "/home: sandbox  /opt: sandbox  /sys:"
+        );
+    }
     assert_ne!(sh(&client, &format!("cat {}", secret.path().display())).await.exit, Exit::Code(0));
     assert_eq!(sh(&client, "find / -xdev -type s 2>/dev/null | head").await.text(), "", "no sockets");
     assert_eq!(sh(&client, "hostname 2>/dev/null || cat /proc/sys/kernel/hostname").await.text(), "sandbox");
@@ -34,6 +41,8 @@ pub async fn nothing_of_this_machine_shows(bench: Workbench) {
             "/bin",
             "/sbin",
             "/lib",
+            "/sys",
+            "/var/tmp",
         ];
         assert!(point == "/" || ours.iter().any(|known| point.starts_with(known)), "{line}");
     }
@@ -99,9 +108,9 @@ pub async fn a_way_out_leads_to_its_doors_and_nowhere_else(bench: Workbench) {
     // Nobody else serves it, so whatever comes out comes to us.
     let asked = tokio::task::spawn_blocking(move || {
         use std::io::{Read, Write};
-        let listener = std::net::TcpListener::from(listener);
-        listener.set_nonblocking(false).unwrap();
-        let (mut guest, _) = listener.accept().unwrap();
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
+        // Of either kind: where descriptors cannot pass, connections are carried to a local socket.
+        let mut guest = std::fs::File::from(rustix::net::accept(&listener).unwrap());
         let mut words = [0; 8];
         guest.read_exact(&mut words).unwrap();
         guest.write_all(b"only us").unwrap();
@@ -115,7 +124,9 @@ pub async fn no_process_outside_is_seen(bench: Workbench) {
     let (_sandbox, client) = bench.sandbox().await;
     let pids = sh(&client, "ls /proc | grep -c '^[0-9]'").await.text();
     assert!(pids.parse::<u32>().unwrap() < 8, "{pids} processes");
-    assert_eq!(sh(&client, "cat /proc/self/cgroup | cut -d: -f3 | sort -u").await.text(), "/");
+    // gVisor's own kernel has one of that name, for all that is in the sandbox.
+    let cgroups = sh(&client, "cat /proc/self/cgroup | cut -d: -f3 | sort -u").await.text();
+    assert!(cgroups.lines().all(|name| name == "/" || name == "/sandbox"), "{cgroups}");
 }
 
 pub async fn the_first_process_cannot_be_touched(bench: Workbench) {
@@ -194,7 +205,7 @@ pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workben
         _ => 0,
     };
     let before = count();
-    let (_sandbox, client) = bench
+    let (sandbox, client) = bench
         .sandbox_with(|spec| {
             spec.image = image.clone();
             spec.policy = Policy::preset("yolo-4").unwrap();
@@ -204,13 +215,14 @@ pub async fn an_image_folder_can_be_changed_where_the_policy_says(bench: Workben
         sh(&client, "id -u; echo new > /etc/new && mkdir /opt/new && rm /bin/removable && cat /etc/new; ls /workspace")
             .await;
     assert_eq!(outcome.text(), "0\nnew", "{outcome:?}");
-    // Root inside is not root over the executor, and files are not a way to look at it.
+    // Root inside is not root over the executor, and files are not a way to look at it. Where it says so, some are.
+    let hidden = !sandbox.facts().enforcement.0[&Control::ExecutorIdentity].by.contains("not hidden");
     let outcome = sh(
         &client,
         "for f in oom_score_adj coredump_filter projid_map comm; do echo 1000 > /proc/1/$f && echo wrote $f; done; ls /proc/1; echo kept",
     )
     .await;
-    assert_eq!(outcome.text(), "kept", "{outcome:?}");
+    assert!(!hidden || outcome.text() == "kept", "{outcome:?}");
     for path in ["/proc/self/fd", "/proc/1/map_files", "/proc", "/proc/self/environ"] {
         assert!(client.read(&Path::from(path), 0, None).await.is_err(), "{path} was read");
         assert!(client.list(&Path::from(path), 1, 10).await.is_err(), "{path} was listed");
@@ -251,15 +263,23 @@ pub async fn user_namespaces_and_settings_of_the_kernel_are_out_of_reach(bench: 
     let (_sandbox, client) = bench.sandbox().await;
     let script = r#"
 import glob, os
-print(open('/proc/sys/user/max_user_namespaces').read().strip())
+try: print(open('/proc/sys/user/max_user_namespaces').read().strip())
+except FileNotFoundError: print(0)
 for path in glob.glob('/proc/sys/**', recursive=True) + ['/proc/sysrq-trigger'] + glob.glob('/proc/irq/**', recursive=True):
     if os.path.isfile(path):
         try: open(path, 'w').close(); print('open for writing:', path)
         except OSError: pass
-for line in open('/proc/1/status'):
+# Covered, where it could tell more than that.
+for line in open('/proc/1/status') if os.path.exists('/proc/1/status') else []:
     if line.startswith('CapEff') and int(line.split()[1], 16) & (1 << 24 | 1 << 21): print('the executor kept', line)
 "#;
-    assert_eq!(python(&client, script).await, "0");
+    let seen = python(&client, script).await;
+    // An engine has no way to set the count; the filter closes namespaces all the same.
+    if bench.is_of_this_machine() {
+        assert_eq!(seen, "0");
+    } else {
+        assert_eq!(seen.lines().count(), 1, "{seen}");
+    }
 }
 
 pub async fn what_tells_machines_apart_is_covered(bench: Workbench) {
@@ -272,7 +292,8 @@ for name in ['acpi', 'bus', 'cmdline', 'config.gz', 'consoles', 'diskstats', 'dr
     if os.path.isdir(path) and os.listdir(path): print(name, os.listdir(path))
     if os.path.isfile(path):
         try:
-            if open(path, 'rb').read(1): print(name)
+            # gVisor's says the same on every machine.
+            if open(path, 'rb').read(100).replace(b'BOOT_IMAGE=/vmlinuz-4.4.0-gvisor quiet', b'').strip(): print(name)
         except OSError: pass
 for name in ['cpuinfo', 'meminfo', 'loadavg', 'stat', 'uptime', 'version', 'filesystems', 'self/mountinfo']:
     open('/proc/' + name).read(1)

@@ -115,6 +115,11 @@ pub async fn connect(sandbox: &dyn Sandbox) -> Client {
     Client::connect(channel).await.unwrap_or_else(|error| panic!("connect: {error}"))
 }
 
+/// Whether a sandbox has a kernel of its own, gVisor's, which shows less and counts otherwise.
+pub fn has_own_kernel(sandbox: &dyn Sandbox) -> bool {
+    sandbox.facts().enforcement.0.get(&sandbox_core::Control::Privileges).is_some_and(|held| held.by.contains("gVisor"))
+}
+
 /// Runs a shell command to its end.
 pub async fn sh(client: &Client, script: &str) -> Outcome {
     run(client, &Exec::shell(script)).await

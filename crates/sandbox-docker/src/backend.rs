@@ -101,9 +101,8 @@ impl Backend for DockerBackend {
         let calls = Chosen::find(&spec.policy.privileges)?;
         let name = image::wanted(&spec.image, self.default_image())?;
         let image = image::find(&engine.docker, &name).await?;
-        let covered = crate::programs::covered(spec, engine, &image, self.state()).await?;
-        let count = covered.as_ref().map(Vec::len);
-        let enforcement = holdings::of(spec, &engine.nature, &calls.to_string(), count);
+        let covered = crate::programs::covered(spec, engine, &image, self.state(), self.state_id()).await?;
+        let enforcement = holdings::of(spec, &engine.nature, &calls.to_string(), covered.as_ref());
         enforcement.satisfies(&spec.policy)?;
         let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let folder = self.state().join("sandboxes").join(spec.id.as_str());
@@ -114,7 +113,7 @@ impl Backend for DockerBackend {
             folder,
             image,
             calls,
-            covered: covered.unwrap_or_default(),
+            covered: covered.unwrap_or_default().files,
             state: self.state(),
             state_id: self.state_id(),
             lease: self.inner.lease,
@@ -150,7 +149,7 @@ pub fn check_runtime(spec: &SandboxSpec, engine: &Nature) -> Result<()> {
     let why = format!("the engine does not know it; it knows {}", known.join(", "));
     let fix = match wanted.as_str() {
         "runsc" => {
-            "Install gVisor and tell Docker of it: `runsc install -- --network=none --overlay2=none`, then restart Docker".to_owned()
+            "Install gVisor and tell Docker of it (`runsc install -- --network=none --overlay2=none`), then restart Docker".to_owned()
         }
         other => format!("Add it to \"runtimes\" in /etc/docker/daemon.json and restart Docker, or use one of those for `{other}`"),
     };

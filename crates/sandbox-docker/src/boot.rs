@@ -22,15 +22,6 @@ const DESCRIPTORS: (u64, u64) = (1024, 16384);
 /// uid and gid of commands that are not root.
 const SANDBOX_ID: u32 = 1000;
 
-/// What came with it beside the message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// The kernel's count of out-of-memory kills.
-    pub oom: bool,
-    /// The kernel's count of refused processes.
-    pub pids: bool,
-}
-
 /// The message for one sandbox. `filter` is as the kernel reads it, `token` what bridges must know.
 pub fn message(
     spec: &SandboxSpec,
@@ -80,6 +71,7 @@ pub fn message(
             disk: Some(policy.limits.disk),
             root: policy.filesystem.root == Root::Writable,
             token: if reach == Reach::Streams { token } else { Vec::new() },
+            ..Itself::default()
         },
     }
 }
@@ -102,6 +94,8 @@ fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
         .collect();
     let mut env = of_image.clone();
     env.extend(sandbox_linux::variables(spec));
+    // Where the system's Python is the distribution's, `pip install` goes into HOME without being asked twice.
+    env.entry("PIP_BREAK_SYSTEM_PACKAGES".into()).or_insert_with(|| "1".into());
     if let Some(path) = of_image.get("PATH")
         && !spec.env.contains_key("PATH")
     {

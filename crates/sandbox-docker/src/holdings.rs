@@ -5,13 +5,13 @@ use sandbox_core::{
     policy::{Capabilities, DeniedPrograms, Root, SecurityProfile, User},
 };
 
-use crate::nature::{Nature, Reach};
-
-/// Files that can be covered because the policy takes those programs away, where that was looked up.
-pub type Covered = Option<usize>;
+use crate::{
+    nature::{Nature, Reach},
+    programs::Covered,
+};
 
 /// How such a sandbox would be held by this engine.
-pub fn of(spec: &SandboxSpec, engine: &Nature, calls: &str, covered: Covered) -> Enforcement {
+pub fn of(spec: &SandboxSpec, engine: &Nature, calls: &str, covered: Option<&Covered>) -> Enforcement {
     let mut enforcement = Enforcement::default();
     of_limits(&mut enforcement, spec, engine);
     of_privileges(&mut enforcement, spec, engine);
@@ -56,7 +56,10 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
 }
 
 fn disk(spec: &SandboxSpec, engine: &Nature, limit: Bytes) -> (Held, String) {
-    let watched = format!("{limit} watched by the executor from inside; each file at most that much by rlimit");
+    let watched = format!(
+        "{limit} watched by the executor from inside, where removed files on their way through a socket are not seen; each \
+         file at most that much by rlimit"
+    );
     let root = spec.policy.filesystem.root == Root::Writable;
     let how =
         if root && engine.sizes_layers() { format!("{watched}; the root's own layer has a quota") } else { watched };
@@ -92,11 +95,16 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
         }
         User::Root => (
             Held::Kernel,
-            "the executor has the commands' uid: it is not dumpable, its priority and readiness to be killed are not hidden",
+            "the executor has the commands' uid: it is not dumpable; its priority and its score for out-of-memory kills are not hidden",
         ),
         User::Sandbox => (Held::Kernel, "the executor is another user than the commands"),
     };
-    enforcement.hold(Control::ExecutorIdentity, held, how);
+    let shared = if own_kernel {
+        ""
+    } else {
+        "; others share the commands' user, for whom the kernel counts watches of files and descriptors on their way"
+    };
+    enforcement.hold(Control::ExecutorIdentity, held, format!("{how}{shared}"));
     match (&privileges.security_profile, engine.modules.apparmor, engine.modules.selinux) {
         (SecurityProfile::Auto, false, false) => {}
         (SecurityProfile::Auto, true, _) => {
@@ -146,7 +154,7 @@ fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
 }
 
 /// Only where something is to be held: an explanation that comes before a command is no wall.
-fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, covered: Covered) {
+fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, covered: Option<&Covered>) {
     let commands = &spec.policy.commands;
     if commands.allow.is_some() {
         let how = match spec.policy.filesystem.root {
@@ -158,8 +166,11 @@ fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, covered: Cover
         enforcement.hold(Control::Commands, Held::None, how);
     } else if commands.denied_programs == DeniedPrograms::Removed {
         match covered {
-            Some(count) => {
-                let how = format!("{count} denied programs have a stub mounted over them");
+            Some(Covered { files, left }) => {
+                let mut how = format!("{} denied programs have a stub mounted over them", files.len());
+                if *left > 0 {
+                    how.push_str(&format!("; {left} are links to shared programs, which an engine cannot cover"));
+                }
                 enforcement.hold(Control::Commands, Held::Kernel, how);
             }
             None => {
@@ -195,7 +206,7 @@ mod tests {
     }
 
     fn held(policy: Policy, engine: &Nature, control: Control) -> Held {
-        of(&spec(policy), engine, "calls", Some(3)).0[&control].held
+        of(&spec(policy), engine, "calls", Some(&Covered::default())).0[&control].held
     }
 
     #[test]
@@ -215,7 +226,7 @@ mod tests {
         for name in sandbox_core::policy::PRESETS {
             let policy = Policy::preset(name).unwrap();
             if policy.privileges.capabilities.is_within(Capabilities::EXTENDED) {
-                let enforcement = of(&spec(policy.clone()), &docker(), "calls", Some(1));
+                let enforcement = of(&spec(policy.clone()), &docker(), "calls", Some(&Covered::default()));
                 assert!(enforcement.satisfies(&policy).is_ok(), "{name}: {enforcement:?}");
             }
         }

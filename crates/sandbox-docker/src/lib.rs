@@ -17,6 +17,7 @@ mod holdings;
 mod image;
 mod labels;
 mod line;
+mod listing;
 mod make;
 mod meeting;
 mod nature;

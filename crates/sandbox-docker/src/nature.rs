@@ -115,24 +115,15 @@ impl Nature {
         self.runtime(wanted).is_some_and(|(name, runtime)| has_own_kernel(name, runtime))
     }
 
-    /// Whether it is gVisor.
-    pub fn is_gvisor(&self, wanted: Option<&str>) -> bool {
-        self.runtime(wanted).is_some_and(|(name, runtime)| is_gvisor(name, runtime))
-    }
-
     /// Whether the engine can give a container's own layer a size.
     pub fn sizes_layers(&self) -> bool {
         self.kind == Kind::Docker && self.storage.driver == "overlay2" && self.storage.backing == "xfs"
     }
 }
 
-fn is_gvisor(name: &str, runtime: &Runtime) -> bool {
-    name.contains("runsc") || runtime.path.contains("runsc")
-}
-
 fn has_own_kernel(name: &str, runtime: &Runtime) -> bool {
-    let known = ["kata", "krun", "firecracker"];
-    is_gvisor(name, runtime) || known.iter().any(|part| name.contains(part) || runtime.path.contains(part))
+    let known = ["runsc", "gvisor", "kata", "krun", "firecracker"];
+    known.iter().any(|part| name.contains(part) || runtime.path.contains(part))
 }
 
 #[cfg(test)]
@@ -169,7 +160,7 @@ pub mod tests {
         assert_eq!(engine.reach(Some("runsc")), Reach::Streams);
         assert_eq!(engine.reach(Some("kata")), Reach::Streams);
         assert_eq!(Nature { here: false, ..engine.clone() }.reach(None), Reach::Streams);
-        assert!(engine.is_gvisor(Some("runsc")) && !engine.is_gvisor(Some("kata")) && !engine.is_gvisor(None));
+        assert!(engine.own_kernel(Some("runsc")) && engine.own_kernel(Some("kata")) && !engine.own_kernel(None));
         assert_eq!(engine.runtime(Some("crun")), None);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
-    MountVolumeOptions, RestartPolicy, RestartPolicyNameEnum,
+    MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use sandbox_core::{
     Error, Result, SandboxSpec,
@@ -31,10 +31,13 @@ pub const MEETING: &str = "/opt/sandbox/server";
 pub const SOCKET: &str = "/opt/sandbox/server/socket";
 /// Where programs look for certificates.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// What the executor needs to start commands as another user, to end them, and (given up at once) to give that user folders.
-const EXECUTORS: [&str; 4] = ["CHOWN", "KILL", "SETGID", "SETUID"];
+/// What the executor needs to start commands as another user and to end them; and, given up at once, to give that user
+/// folders, and to give up the rest for good.
+const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
 /// Memory that processes share by name.
 const SHARED_MEMORY: i64 = 64 << 20;
+/// Signals that may wait for one process; the kernel counts them for a user.
+const SIGNALS: i64 = 2048;
 /// Temporary files that outlive a restart elsewhere, and here do not.
 const VAR_TMP: u64 = 64 << 20;
 
@@ -202,6 +205,11 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         // Memory and swap together, so none of the latter.
         memory_swap: engine.holds.memory.then_some(memory),
         nano_cpus: engine.holds.cpu.then_some(i64::from(limits.cpu_millis) * 1_000_000),
+        ulimits: Some(vec![ResourcesUlimits {
+            name: Some("sigpending".into()),
+            soft: Some(SIGNALS),
+            hard: Some(SIGNALS),
+        }]),
         pids_limit: engine.holds.pids.then_some(i64::from(limits.pids)),
         oom_kill_disable: Some(false),
         storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)

@@ -51,6 +51,8 @@ fn limits_are_the_policys() {
     assert_eq!((host.memory, host.memory_swap), (Some(256 << 20), Some(256 << 20)), "no swap");
     assert_eq!((host.nano_cpus, host.pids_limit), (Some(1_500_000_000), Some(77)));
     assert_eq!(host.oom_kill_disable, Some(false));
+    let signals = &host.ulimits.unwrap()[0];
+    assert_eq!((signals.name.as_deref(), signals.hard), (Some("sigpending"), Some(2048)));
 }
 
 #[test]
@@ -116,13 +118,13 @@ fn of_this_machine_only_our_program_and_socket_are_mounted_and_nothing_can_be_wr
 
 #[test]
 fn capabilities_are_the_policys_and_what_the_executor_needs() {
-    let needed = ["CHOWN", "KILL", "SETGID", "SETUID"];
+    let needed = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
     let none = host(&spec("yolo-3"));
     assert_eq!(none.cap_drop.unwrap(), ["ALL"]);
     assert_eq!(none.cap_add.unwrap(), needed);
     let mut some = spec("yolo-3");
     some.policy.privileges.capabilities = Capabilities::from_names(["net_bind_service", "kill"]).unwrap();
-    assert_eq!(host(&some).cap_add.unwrap(), ["CHOWN", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]);
+    assert_eq!(host(&some).cap_add.unwrap(), ["CHOWN", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::{
     holdings, image,
     nature::{Nature, Reach},
     plan,
+    programs::Covered,
 };
 
 /// Looks.
@@ -103,11 +104,11 @@ fn outlook(policy: &Policy, engine: &Nature) -> Outlook {
         certificates: None,
         tools: Vec::new(),
     };
-    let covered = (policy.commands.denied_programs == DeniedPrograms::Removed && engine.here).then_some(0);
+    let covered = (policy.commands.denied_programs == DeniedPrograms::Removed && engine.here).then(Covered::default);
     let held = check_runtime(&spec, engine)
         .and_then(|()| plan::check_places(&spec))
         .and_then(|()| Chosen::find(&policy.privileges))
-        .map(|calls| holdings::of(&spec, engine, &calls.to_string(), covered));
+        .map(|calls| holdings::of(&spec, engine, &calls.to_string(), covered.as_ref()));
     match held {
         Err(error) => refused(error.to_string()),
         Ok(enforcement) => {

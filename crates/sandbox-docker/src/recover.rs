@@ -44,7 +44,7 @@ pub async fn recover(backend: &DockerBackend) -> Result<Recovered> {
         let folder = backend.state().join("sandboxes").join(&found.session);
         match adopt(&folder, found) {
             Fate::Anothers => {}
-            Fate::Alive(sandbox) => recovered.alive.push(sandbox::shared(sandbox.with_engine(engine.clone()))),
+            Fate::Alive(sandbox) => recovered.alive.push(sandbox::shared((*sandbox).with_engine(engine.clone()))),
             Fate::Ended(id) => recovered.ended.push(id),
             Fate::Nobodys => {
                 removal::container(docker, &found.name).await?;
@@ -75,7 +75,7 @@ pub async fn recover(backend: &DockerBackend) -> Result<Recovered> {
 enum Fate {
     /// Somebody looks after it.
     Anothers,
-    Alive(DockerSandbox),
+    Alive(Box<DockerSandbox>),
     Ended(SessionId),
     Nobodys,
 }
@@ -98,7 +98,7 @@ fn adopt(folder: &Path, found: &Found) -> Fate {
         return Fate::Ended(id);
     }
     match DockerSandbox::open(folder, Some(lock)) {
-        Ok(sandbox) => Fate::Alive(sandbox),
+        Ok(sandbox) => Fate::Alive(Box::new(sandbox)),
         Err(_) => Fate::Nobodys,
     }
 }

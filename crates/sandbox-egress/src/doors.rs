@@ -2,10 +2,11 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
+use rustix::net::{AddressFamily, sockopt};
 use sandbox_core::Door;
 
 use tokio::{
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream},
     task::JoinSet,
 };
 
@@ -21,6 +22,8 @@ const BREATH: Duration = Duration::from_millis(50);
 pub struct Doors {
     /// For programs that know a proxy.
     pub proxy: Vec<TcpListener>,
+    /// The same, where something inside carries connections to a local socket of ours.
+    pub carried: Vec<UnixListener>,
     /// For those that do not: redirected to us, wherever they wanted to go.
     pub redirected: Vec<TcpListener>,
     /// For questions for names.
@@ -36,6 +39,7 @@ impl Doors {
         for (door, socket) in sockets {
             rustix::io::ioctl_fionbio(&socket, true)?;
             match door {
+                Door::Proxy if is_local(&socket) => doors.carried.push(UnixListener::from_std(socket.into())?),
                 Door::Proxy => doors.proxy.push(TcpListener::from_std(socket.into())?),
                 Door::Redirected => doors.redirected.push(TcpListener::from_std(socket.into())?),
                 Door::Names => doors.dns.push(UdpSocket::from_std(socket.into())?),
@@ -53,6 +57,10 @@ impl Engine {
         for listener in doors.proxy {
             let engine = Arc::clone(&self);
             serving.spawn(accept(listener, move |stream| Arc::clone(&engine).serve_proxy(stream)));
+        }
+        for listener in doors.carried {
+            let engine = Arc::clone(&self);
+            serving.spawn(accept_local(listener, move |stream| Arc::clone(&engine).serve_proxy(stream)));
         }
         for listener in doors.redirected {
             let engine = Arc::clone(&self);
@@ -77,6 +85,24 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, 
             Err(_) => tokio::time::sleep(BREATH).await,
         }
     }
+}
+
+/// Bytes come and go the same way through either kind of socket.
+async fn accept_local<F: Future<Output = ()> + Send + 'static>(listener: UnixListener, serve: impl Fn(TcpStream) -> F) {
+    let taken = |stream: UnixStream| {
+        let socket = OwnedFd::from(stream.into_std()?);
+        TcpStream::from_std(std::net::TcpStream::from(socket))
+    };
+    loop {
+        match listener.accept().await.and_then(|(stream, _)| taken(stream)) {
+            Ok(stream) => drop(tokio::spawn(serve(stream))),
+            Err(_) => tokio::time::sleep(BREATH).await,
+        }
+    }
+}
+
+fn is_local(socket: &OwnedFd) -> bool {
+    sockopt::socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
 async fn answer(engine: Arc<Engine>, socket: UdpSocket) {

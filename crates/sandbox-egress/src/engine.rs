@@ -16,6 +16,7 @@ use crate::{
     dial::dial,
     ledger::{Entry, Ledger},
     limits::Meter,
+    own::{Own, OwnTools},
     places::{Place, Share},
     record::Record,
     secrets::{Alarm, Lent, Loan, Secrets, SecretsError, Vault},
@@ -38,6 +39,7 @@ pub struct Engine {
     secrets: Secrets,
     lent: Lent,
     adviser: Adviser,
+    own: Option<Own>,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -58,6 +60,8 @@ pub struct Setup {
     pub secrets: Secrets,
     /// Who reads what is said about refusals.
     pub reader: Reader,
+    /// What this program itself offers to programs inside, if anything.
+    pub own: Option<OwnTools>,
 }
 
 impl Setup {
@@ -65,7 +69,7 @@ impl Setup {
     pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Self {
         let (limits, places, secrets) = (Limits::default(), Places::default(), Secrets::default());
         let (recorder, on_refusal, reader) = (Box::new(recorder), Box::new(|_: &Record| {}), Reader::default());
-        Self { rules, resolver, limits, places, recorder, on_refusal, secrets, reader }
+        Self { rules, resolver, limits, places, recorder, on_refusal, secrets, reader, own: None }
     }
 }
 
@@ -106,7 +110,7 @@ impl Refusal {
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets, reader } = setup;
+        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets, reader, own } = setup;
         Arc::new(Self {
             rules: watch::Sender::new(Arc::new(rules)),
             resolver,
@@ -119,6 +123,7 @@ impl Engine {
             secrets,
             lent: Lent::default(),
             adviser: Adviser { reader, limits },
+            own: own.map(Own::new),
         })
     }
 
@@ -127,6 +132,11 @@ impl Engine {
         self.share.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
+    }
+
+    /// What this program itself offers inside.
+    pub(crate) fn own(&self) -> Option<&Own> {
+        self.own.as_ref()
     }
 
     /// Returns when all is over.

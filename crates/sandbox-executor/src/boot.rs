@@ -117,6 +117,18 @@ pub struct Itself {
     /// A file inside that stands for [`VERDICTS_FD`].
     #[serde(default)]
     pub verdicts: Option<String>,
+    /// A way out where nobody else can listen in the sandbox's network.
+    #[serde(default)]
+    pub outward: Option<Outward>,
+}
+
+/// The executor listens for programs that know a proxy, and carries bytes to whoever listens outside. It looks at none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outward {
+    /// The port of loopback on which programs look for the proxy.
+    pub port: u16,
+    /// The socket inside behind which the proxy is.
+    pub path: String,
 }
 
 /// The first argument of an executor that an engine starts: it connects to the socket that the second argument names, and is

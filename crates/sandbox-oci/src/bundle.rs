@@ -20,6 +20,8 @@ use crate::{runtime::Kind, view};
 pub const INNER: &str = "/.sandbox";
 /// The socket that it calls.
 pub const DOOR: &str = "door";
+/// The socket behind which the way out's proxy is.
+pub const OUT: &str = "out";
 /// What it is told.
 pub const BOOT: &str = "boot";
 /// The program.
@@ -167,6 +169,8 @@ fn mounts(wanted: &Wanted) -> Result<Vec<Mount>, OciSpecError> {
         let options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals];
         mounts.push(mount("/dev/pts", "devpts", &options)?);
     }
+    // gVisor would show its own there, and this machine's kernel has none that belongs to nobody inside.
+    mounts.push(mount("/sys", "tmpfs", &["nosuid", "nodev", "noexec", "ro", "size=4096", "mode=555"])?);
     mounts.push(memory("/dev/shm", shm, "1777")?);
     mounts.push(memory("/tmp", wanted.tmp.0, "1777")?);
     Ok(mounts)

@@ -4,7 +4,13 @@ use sandbox_core::{
     Control, Enforcement, Held, SandboxSpec,
     policy::{DeniedPrograms, Root, SecurityProfile, User},
 };
-use sandbox_linux::{host::Host, ids::IdSource, plan::Watch, prepared::Prepared};
+use sandbox_linux::{
+    host::Host,
+    ids::IdSource,
+    network::Kind as Network,
+    plan::{self, Watch},
+    prepared::Prepared,
+};
 
 use crate::{
     plan::{GVISORS_OWN, OwnIds},
@@ -65,17 +71,27 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
             "user namespace, capabilities dropped, no_new_privs",
         ),
     };
+    let network = match plan::kind_of_network(spec) {
+        Network::Sealed => network.to_owned(),
+        Network::Wired => format!("{network}; our proxy is the only way out, for programs that know one"),
+    };
     enforcement.hold(Control::Network, Held::Kernel, network);
     enforcement.hold(Control::Filesystem, Held::Kernel, files);
     enforcement.hold(Control::Privileges, Held::Kernel, privileges);
-    of_executor(&mut enforcement, spec, ids);
+    of_executor(&mut enforcement, spec, ids, runtime.kind);
     of_profile(&mut enforcement, spec);
     (enforcement, watch)
 }
 
-fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds) {
+fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds, kind: Kind) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
+    let other = match kind {
+        Kind::Gvisor => {
+            "the executor's user is not the commands', and what is told about it is covered; a command can read its own output pipes, whose mode gVisor keeps"
+        }
+        Kind::Plain => "the executor is another user than the commands",
+    };
     let (held, how) = match (ids, spec.policy.privileges.user) {
         _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
         (OwnIds::One, _) => (
@@ -83,7 +99,7 @@ fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds) {
             "there is one id only, which is root inside: the executor has the commands' uid, and is not dumpable",
         ),
         (_, User::Root) => (Held::Kernel, "the executor has the commands' uid: it is not dumpable"),
-        _ => (Held::Kernel, "the executor is another user than the commands"),
+        _ => (Held::Kernel, other),
     };
     enforcement.hold(Control::ExecutorIdentity, held, how);
 }

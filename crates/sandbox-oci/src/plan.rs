@@ -8,29 +8,31 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Control, Enforcement, Error, Held, Result, SandboxSpec, policy::Root};
-use sandbox_executor::boot::{Attachment, Boot, Carries, Identity, Itself, OomCounter};
+use sandbox_executor::boot::{Attachment, Boot, Carries, Identity, Itself, OomCounter, Outward};
 use sandbox_linux::{
     HOME, WORKSPACE,
     cgroup::{CgroupHost, CgroupLimits},
     counts::{Counts, Memory},
     host::Host,
     ids::IdMap,
+    network::Kind as Network,
     plan::{self, HISTORY, RootSource, Watch},
     prepared::Prepared,
     root,
     seccomp::{Chosen, Filters, Narrowing, to_bytes},
     steps::{self, Access, Step},
+    way_out::PROXY_PORT,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bundle::{self, DOOR, INNER, VERDICTS, Wanted},
+    bundle::{self, DOOR, INNER, OUT, VERDICTS, Wanted},
     holdings,
     runtime::{Kind, Runtime},
 };
 
 /// What gVisor's own processes may use beside what commands may, before the kernel ends them.
-pub const GVISORS_OWN: Bytes = Bytes::mib(128);
+pub const GVISORS_OWN: Bytes = Bytes::mib(256);
 /// gVisor's own threads are counted by the machine's kernel too, and there are several for each of a command's.
 const GVISORS_THREADS: u32 = 8192;
 /// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, sys_admin.
@@ -168,6 +170,8 @@ pub fn plan(
                 filter: to_bytes(&Filters::default().instructions(&calls.filter(narrowing))),
                 pids: gvisor.then_some(policy.limits.pids),
                 verdicts: Some(format!("{INNER}/{VERDICTS}")),
+                outward: (plan::kind_of_network(spec) == Network::Wired)
+                    .then(|| Outward { port: PROXY_PORT, path: format!("{INNER}/{OUT}") }),
                 ..Itself::default()
             },
         },

@@ -114,7 +114,10 @@ impl Sandbox for OciSandbox {
     }
 
     async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>> {
-        Ok(Vec::new())
+        match self.ask(Ask::Door).await? {
+            (Answer::Door, listener) => Ok(listener.map(|listener| (Door::Proxy, listener)).into_iter().collect()),
+            (answer, _) => Err(self.strange(answer)),
+        }
     }
 
     async fn ended(&self) -> String {

@@ -27,6 +27,8 @@ pub enum Ask {
     Connect,
     /// What the sandbox uses.
     Usage,
+    /// The listener of its way out.
+    Door,
     /// That the sandbox ends, and is removed.
     Remove,
 }
@@ -38,6 +40,8 @@ pub enum Answer {
     Connected,
     /// What it uses.
     Used(Usage),
+    /// The listener comes along, if it has one.
+    Door,
     /// It has ended; its folder is on its way out.
     Removed,
     /// Why not.

@@ -52,7 +52,7 @@ pub(crate) use self::{
     body::{Answer, Outgoing},
     loan::{Asked, Lent},
     passage::{Over, Passage, Stopped},
-    service::{Serving, is_meant},
+    service::{Serving, is_meant, is_own},
     trust::{HandshakeError, Verifier},
 };
 use crate::{Name, Reason, Refusal, Target};

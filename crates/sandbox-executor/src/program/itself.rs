@@ -7,7 +7,10 @@ use rustix::{
     fs::{Gid, Mode, OFlags, Uid, chown, open},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, unmount},
-    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
+    thread::{
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
 };
 use sandbox_executor::boot::{Boot, Identity};
 
@@ -26,6 +29,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
     }
     if let Some(pids) = boot.itself.pids {
         hold_processes(pids)?;
+        cover_ourselves()?;
     }
     if let Some(keep) = boot.itself.keep {
         give_up_all_but(keep)?;
@@ -39,6 +43,11 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
 fn give_up_all_but(keep: u64) -> Result<(), String> {
     let kept = CapabilitySet::from_bits_retain(keep);
+    for number in 0..u64::BITS {
+        let Some(one) = CapabilitySet::from_bits(1 << number).filter(|one| !kept.contains(*one)) else { continue };
+        // Refused where we may not, and then what follows suffices.
+        let _ = remove_capability_from_bounding_set(one);
+    }
     set_no_new_privs(true)
         .and_then(|()| match clear_ambient_capability_set() {
             // gVisor knows no such set.
@@ -71,6 +80,15 @@ fn hold_processes(pids: u32) -> Result<(), String> {
         .and_then(|()| fs::write(group.join("cgroup.procs"), "0").map_err(failed("entering its cgroup")));
     let hidden = unmount(POINT, UnmountFlags::empty()).map_err(|error| failed("hiding its cgroup")(error.into()));
     made.and(hidden)
+}
+
+/// In gVisor a process that has changed its user can be looked into by that user, whatever it says: so what is told about us
+/// is covered, also for who is root.
+fn cover_ourselves() -> Result<(), String> {
+    let own = format!("/proc/{}", std::process::id());
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("none", own.as_str(), "tmpfs", flags, Some(c"size=4096,mode=0555"))
+        .map_err(|error| format!("covering {own} failed: {error}"))
 }
 
 /// Where a supervisor outside writes its verdicts, if that is a file.

@@ -22,7 +22,7 @@ const SHARE: u32 = 20;
 /// Folders within folders.
 const DEEPEST: usize = 256;
 /// What an entry takes though it has no content.
-const ENTRY: u64 = 512;
+const ENTRY: u64 = 2048;
 /// Entries after which others are let at work.
 const TURN: u32 = 512;
 
@@ -71,6 +71,16 @@ pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
         let near = if found.bytes > limit.0 / 4 { SHORTEST } else { SHORTEST * 5 };
         tokio::time::sleep((began.elapsed() * SHARE).clamp(near, LONGEST)).await;
     }
+}
+
+/// Bytes of what is kept now; nothing where that is not ours to measure.
+pub async fn now(executor: &Executor) -> Option<u64> {
+    executor.boot.itself.disk?;
+    // Of a changed root the last look is all that there is time for.
+    if executor.boot.itself.root {
+        return executor.kept.get();
+    }
+    Some(look(executor, 0).await.bytes)
 }
 
 async fn look(executor: &Executor, start: i64) -> Found {
@@ -127,27 +137,60 @@ async fn walk(folder: OwnedFd, which: Which, found: &mut Found) {
     }
 }
 
-/// What has no name any more and is held open by a command. For files we are the commands' user, who may look at them.
+/// What has no name any more, and is held by a command: open, or mapped. For files we are the commands' user, who may look.
 async fn removed(found: &mut Found) {
-    let Ok(processes) = openat(CWD, "/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    else {
-        return;
-    };
-    let Ok(processes) = Dir::new(processes) else { return };
     let mut known = HashSet::new();
-    for process in processes.flatten() {
-        let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else { continue };
-        let path = format!("/proc/{pid}/fd");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(open) = openat(CWD, path.as_str(), flags, Mode::empty()).and_then(Dir::new) else { continue };
-        for descriptor in open.flatten() {
-            let name = format!("{path}/{}", descriptor.file_name().to_string_lossy());
-            let Ok(stat) = statat(CWD, name.as_str(), AtFlags::empty()) else { continue };
-            let counts = stat.st_nlink == 0 && found.devices.contains(&stat.st_dev);
-            if counts && known.insert((stat.st_dev, stat.st_ino)) {
-                found.bytes = found.bytes.saturating_add(stat.st_blocks as u64 * 512 + ENTRY);
+    for process in numbers("/proc") {
+        // A process whose first thread has ended shows what is open only at its others.
+        for thread in numbers(&format!("/proc/{process}/task")) {
+            let path = format!("/proc/{process}/task/{thread}/fd");
+            for descriptor in numbers(&path) {
+                let Ok(stat) = statat(CWD, format!("{path}/{descriptor}"), AtFlags::empty()) else { continue };
+                let counts = stat.st_nlink == 0 && found.devices.contains(&stat.st_dev);
+                if counts && known.insert((stat.st_dev, stat.st_ino)) {
+                    found.bytes = found.bytes.saturating_add(stat.st_blocks as u64 * 512 + ENTRY);
+                }
+            }
+        }
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        for (device, number, bytes) in maps.lines().filter_map(mapped) {
+            if found.devices.contains(&device) && known.insert((device, number)) {
+                found.bytes = found.bytes.saturating_add(bytes + ENTRY);
             }
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// Entries of a folder that are numbers.
+fn numbers(folder: &str) -> Vec<u32> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(entries) = openat(CWD, folder, flags, Mode::empty()).and_then(Dir::new) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
+}
+
+/// Device, number and size of a removed file in a line of `/proc/PID/maps`. How much of it there is cannot be seen, so it is
+/// taken to be there up to where the map ends.
+fn mapped(line: &str) -> Option<(u64, u64, u64)> {
+    let mut fields = line.strip_suffix(" (deleted)")?.split_ascii_whitespace();
+    let (from, to) = fields.next()?.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let offset = hex(fields.nth(1)?)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = fields.next()?.parse().ok()?;
+    let device = rustix::fs::makedev(hex(major)? as u32, hex(minor)? as u32);
+    Some((device, number, offset + hex(to)?.checked_sub(hex(from)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_files_are_seen_in_maps() {
+        let line = "7f00000000-7f00a00000 rw-s 00100000 fe:01 1234                       /workspace/a b (deleted)";
+        assert_eq!(mapped(line), Some((rustix::fs::makedev(0xfe, 1), 1234, 0xb0_0000)));
+        assert_eq!(mapped("7f00000000-7f00a00000 rw-s 00100000 fe:01 1234 /workspace/a"), None);
+        assert_eq!(mapped("nonsense (deleted)"), None);
     }
 }

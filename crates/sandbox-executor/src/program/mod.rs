@@ -18,6 +18,7 @@ mod listing;
 mod mark;
 mod measure;
 mod output;
+mod outward;
 mod paths;
 mod places;
 mod port;

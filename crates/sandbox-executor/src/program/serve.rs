@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Executor, NotStarted, Status, bridge, call, dial::Dialled, failure::failed, files, listing, measure, output::Until,
-    port, removal, run, sys, terminal, tree::Members,
+    outward, port, removal, run, sys, terminal, tree::Members,
 };
 
 /// Servers at once.
@@ -69,6 +69,14 @@ async fn serve(executor: &Rc<Executor>, ways: Ways, status: Status) -> Result<()
     let presence = Rc::new(Presence { connections: Cell::new(0), flows: Cell::new(0), changed: Notify::new() });
     if let Some(limit) = executor.boot.itself.disk {
         tokio::task::spawn_local(measure::watch(Rc::clone(executor), limit));
+    }
+    if let Some(way) = &executor.boot.itself.outward {
+        match outward::listen(way) {
+            Ok(listener) => {
+                drop(tokio::task::spawn_local(outward::carry(Rc::clone(executor), listener, way.path.clone())));
+            }
+            Err(error) => return Err(Box::new((status, format!("the proxy's port cannot be had: {error}")))),
+        }
     }
     match &executor.boot.attachment {
         Attachment::Call { path, carries } => {
@@ -295,7 +303,7 @@ async fn reply(executor: &Rc<Executor>, request: Request) -> Result<Reply, Failu
         Request::MakeFolder { path } => places.make_folder(&path)?,
         Request::Usage => {
             let (processes, running_jobs) = (executor.tree.count() as u32, executor.jobs.running() as u32);
-            return Ok(Reply::Usage { processes, running_jobs, kept: executor.kept.get() });
+            return Ok(Reply::Usage { processes, running_jobs, kept: measure::now(executor).await });
         }
         // Shutdown is answered first and done then; all others have flows of their own.
         _ => {}

@@ -1,6 +1,6 @@
 //! What a task has cost, and what it may cost.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Price;
 
@@ -16,7 +16,7 @@ pub struct Budget {
 }
 
 /// What one answer of a model cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Tokens {
     pub input: u64,
@@ -47,7 +47,7 @@ impl Tokens {
 }
 
 /// What a task has cost so far.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bill {
     /// Answers of the model.
     pub turns: u32,

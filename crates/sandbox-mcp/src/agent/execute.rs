@@ -21,7 +21,8 @@ use super::{
 use crate::{
     config::Settings,
     sandboxes::{
-        Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person, patience,
+        Allowed, FileWriter, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person,
+        patience,
     },
 };
 
@@ -204,23 +205,30 @@ async fn upload(session: &Session, files: Vec<TaskFile>) -> Result<(), TaskError
         let failed = |why: String| TaskError::File { path: path.clone(), why };
         let new = NewFile { path: path.as_str().into(), mode };
         patience::soon(writer.begin(&new)).await.map_err(|error| failed(error.to_string()))?;
-        match content {
-            Content::Bytes(bytes) => {
-                patience::in_time(writer.data(&bytes)).await.map_err(|error| failed(error.to_string()))?
-            }
-            Content::File(mut file) => loop {
-                // A disk answers soon enough; a hop to another thread for each piece would cost more.
-                let mut piece = Vec::with_capacity(PIECE as usize);
-                let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
-                if read.map_err(|error| failed(error.to_string()))? == 0 {
-                    break;
-                }
-                patience::in_time(writer.data(&piece)).await.map_err(|error| failed(error.to_string()))?;
+        let written = match content {
+            Content::Bytes(bytes) => patience::in_time(writer.data(&bytes)).await.map_err(|error| error.to_string()),
+            Content::File(file) => pour(&mut writer, file).await,
+            Content::Path(path) => match std::fs::File::open(path) {
+                Ok(file) => pour(&mut writer, file).await,
+                Err(error) => Err(error.to_string()),
             },
-        }
+        };
+        written.map_err(failed)?;
         patience::in_time(writer.finish()).await.map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
+}
+
+async fn pour(writer: &mut FileWriter, mut file: std::fs::File) -> Result<(), String> {
+    loop {
+        // A disk answers soon enough; a hop to another thread for each piece would cost more.
+        let mut piece = Vec::with_capacity(PIECE as usize);
+        let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
+        if read.map_err(|error| error.to_string())? == 0 {
+            return Ok(());
+        }
+        patience::in_time(writer.data(&piece)).await.map_err(|error| error.to_string())?;
+    }
 }
 
 fn in_words(session: &Session, error: &WorkError) -> String {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sandbox_core::{SessionId, exec::Stream};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Bill, TaskId};
 
 /// Something to show while the work goes on. Text may come from inside, and is hostile.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
     /// The task has this name.
@@ -98,7 +98,7 @@ pub enum Note {
         /// For the how-manieth time.
         attempt: u32,
         /// After how long.
-        #[serde(serialize_with = "seconds", rename = "after_seconds")]
+        #[serde(serialize_with = "seconds", deserialize_with = "from_seconds", rename = "after_seconds")]
         after: Duration,
         /// What went wrong.
         why: String,
@@ -106,7 +106,7 @@ pub enum Note {
 }
 
 /// What happened to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Change {
@@ -124,4 +124,9 @@ impl Note {
 
 fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_secs_f64())
+}
+
+fn from_seconds<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
 }

@@ -97,6 +97,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// What can be read from here; never held in memory as a whole.
     File(std::fs::File),
+    /// What is in this file of the caller's own, opened when it is its turn.
+    Path(PathBuf),
 }
 
 /// How the work on a task ended.

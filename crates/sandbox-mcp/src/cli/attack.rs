@@ -36,11 +36,13 @@ pub(super) async fn attack(settings: Settings, args: Doctor, answer: Answer) -> 
         false => args.groups.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
     };
     check_there_are_any(&groups, args.only.as_deref())?;
-    let backend = app::embedded(&settings)?;
+    let backends = app::backends(&settings)?;
+    let (backend, name) = (backends.named(None)?.clone(), backends.default().to_owned());
     let attacking = async {
         let mut reports = Vec::new();
         for policy in policies {
-            let report = try_policy(backend.clone(), policy, &groups, args.only.as_deref().unwrap_or_default()).await;
+            let report =
+                try_policy((backend.clone(), &name), policy, &groups, args.only.as_deref().unwrap_or_default()).await;
             if answer == Answer::Text {
                 show(&report);
             }
@@ -77,14 +79,19 @@ fn policies(settings: &Settings, args: &Doctor) -> anyhow::Result<Vec<Policy>> {
 }
 
 /// A policy whose sandboxes cannot be made here is said to be skipped, and why.
-async fn try_policy(backend: Arc<dyn Backend>, policy: Policy, groups: &[Group], only: &str) -> PolicyReport {
+async fn try_policy(
+    (backend, place): (Arc<dyn Backend>, &str),
+    policy: Policy,
+    groups: &[Group],
+    only: &str,
+) -> PolicyReport {
     let live = Live::start(&policy.name);
     let (name, image) = (policy.name.clone(), Image::Host);
-    let subject = Subject { backend, backend_name: "linux".to_owned(), image: image.clone(), policy };
+    let subject = Subject { backend, backend_name: place.to_owned(), image: image.clone(), policy };
     let report = sandbox_attacks::run(subject, groups, only, &|progress| live.show(&progress)).await;
     live.stop();
     report.unwrap_or_else(|error| PolicyReport {
-        backend: "linux".to_owned(),
+        backend: place.to_owned(),
         policy: name,
         image: image.to_string(),
         failed: !matches!(error, AttackError::Create(_)),

@@ -29,12 +29,14 @@ pub(super) async fn doctor(settings: Settings, answer: Answer) -> anyhow::Result
 /// Everything that was found, ours and the backend's. Where the default policy cannot be had, nothing is usable.
 pub(super) async fn look(settings: &Settings) -> Probe {
     let (policies, broken) = policies(settings);
-    let mut probe = match app::embedded(settings) {
+    let mut probe = match app::backends(settings).and_then(|all| Ok(all.named(None)?.clone())) {
         Ok(backend) => backend.probe(&policies).await,
         Err(error) => unusable(format!("{error:#}")),
     };
+    probe.findings.extend(others(settings).await);
     probe.findings.extend(ours(settings));
     probe.findings.extend(broken);
+    probe.findings.extend(of_engine(settings).await);
     for secret in &settings.secrets {
         let found = of_secret(secret).await;
         probe.usable &= found.grade != Grade::Broken || !secret.is_for(&settings.default_policy);
@@ -46,6 +48,19 @@ pub(super) async fn look(settings: &Settings) -> Probe {
         probe.usable &= *policy != settings.default_policy.name;
     }
     probe
+}
+
+/// What can be chosen instead of the default backend; nothing about what is not installed.
+async fn others(settings: &Settings) -> Option<Finding> {
+    if settings.backend == sandbox_oci::BACKEND {
+        return None;
+    }
+    let found = app::runtime(settings).ok()?.probe(&[]).await;
+    let installed = found.findings.iter().any(|finding| finding.subject == "runtime");
+    let named = settings.oci_runtime.is_some();
+    let told =
+        found.findings.into_iter().find(|finding| finding.grade == Grade::Broken || finding.subject == "start")?;
+    (installed || named).then(|| Finding { subject: "backend oci".to_owned(), ..told })
 }
 
 /// All policies, and what is wrong with those that cannot be used.
@@ -80,6 +95,13 @@ async fn of_secret(secret: &SecretSetting) -> Finding {
             finding(&subject, Grade::Broken, found, Some(fix))
         }
     }
+}
+
+/// What there is to say of a container engine, where there is one or somebody wants one.
+async fn of_engine(settings: &Settings) -> Vec<Finding> {
+    let Ok(backend) = app::engine(settings) else { return Vec::new() };
+    let probe = backend.probe(&[]).await;
+    if probe.usable || settings.backend == probe.backend { probe.findings } else { Vec::new() }
 }
 
 fn unusable(found: String) -> Probe {

@@ -11,6 +11,7 @@ use super::{
     args::Exec,
     exit, outside,
     prompt::AtTerminal,
+    pulling::Pulling,
     relay::{self, Ended, Sink},
     screen, single, terminal,
 };
@@ -108,7 +109,9 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<St
         env,
         tools: Vec::new(),
     };
-    Ok((app.sandboxes.create(&app.caller, new).await?, narrowed))
+    let pulling = Pulling::new(false);
+    let tell = Arc::new(move |fetching| pulling.show(&fetching));
+    Ok((app.sandboxes.create_telling(&app.caller, new, tell).await?, narrowed))
 }
 
 /// A command that the policy does not let run.

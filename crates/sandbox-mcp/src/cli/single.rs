@@ -33,7 +33,9 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     config::prepare_state(&settings.state)?;
     let spec = spec(&settings, &args)?;
     let embedded = backend(&settings, &args)?.unwrap_or(&settings.backend) == sandbox_linux::BACKEND;
-    if !embedded || secrets::are_there(&settings, &spec.policy) {
+    // An image that has to be fetched first takes a runtime.
+    let missing = matches!(&spec.image, Image::Reference(name) if !sandbox_linux::has_image(&settings.state, name));
+    if !embedded || missing || secrets::are_there(&settings, &spec.policy) {
         return Ok(Err(args));
     }
     let most = spec.policy.limits.run.min(settings.max_timeout);
@@ -97,8 +99,16 @@ fn template<'s>(settings: &'s Settings, args: &Exec) -> anyhow::Result<Option<&'
 pub(super) fn image(settings: &Settings, args: &Exec) -> anyhow::Result<(Image, BTreeMap<String, String>)> {
     Ok(match template(settings, args)? {
         Some(template) => (template.image.clone(), template.env.clone()),
-        None => (args.image.clone().unwrap_or_else(|| settings.default_image.clone()), BTreeMap::new()),
+        None => (args.image.clone().map_or_else(|| default_image(settings, args), Ok)?, BTreeMap::new()),
     })
+}
+
+/// In a container a plain command gets an image that has it, unless one was set for all sandboxes.
+fn default_image(settings: &Settings, args: &Exec) -> anyhow::Result<Image> {
+    let engine = backend(settings, args)?.unwrap_or(&settings.backend) == sandbox_docker::BACKEND;
+    let of_command = || settings.engine_images.of_command(&args.command);
+    let chosen = (engine && settings.default_image == Image::Host).then(of_command).flatten();
+    Ok(chosen.unwrap_or_else(|| settings.default_image.clone()))
 }
 
 /// Where a fresh sandbox runs, if that was said.

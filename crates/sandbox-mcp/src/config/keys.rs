@@ -29,14 +29,53 @@ pub const KEYS: &[Key] = &[
         "backend",
         "SANDBOX_MCP_BACKEND",
         "`\"linux\"`",
-        "where sandboxes run when nothing else is said: `linux`, which is embedded",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded; `docker`, which is Podman too; or `oci`, a \
+         runtime such as gVisor",
+    ),
+    key(
+        "docker_image",
+        "DOCKER_IMAGE",
+        "none",
+        "the image of sandboxes in containers that name none, or `host`; see docs/engines.md",
+    ),
+    key(
+        "command_images",
+        "SANDBOX_MCP_COMMAND_IMAGES",
+        "those of `node`, `python` and `deno`",
+        "the image of a command in a container that names none, by program: `{ node = \"node:22-slim\" }`; in the \
+         environment `node=node:22-slim,go=golang:1`",
+    ),
+    key(
+        "oci_runtime",
+        "SANDBOX_MCP_OCI_RUNTIME",
+        "`\"runsc\"`",
+        "the runtime of the backend `oci`, by name or path: `runsc`, `runc`, or another that is called the same way",
     ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
     key(
         "allowed_images",
         "SANDBOX_MCP_ALLOWED_IMAGES",
         "none",
-        "folders that models may name as images, beside the default; in the environment divided by colons",
+        "images that models may name beside the default: folders, names (`python:3.12-slim`), all tags of one \
+         (`python:*`), all below a folder (`ghcr.io/team/*`); in the environment divided by commas",
+    ),
+    key(
+        "image_budget",
+        "SANDBOX_MCP_IMAGE_BUDGET",
+        "`\"20GiB\"`",
+        "what images may take up on disk; at a pull those go first that nobody used for longest",
+    ),
+    key(
+        "registry_mirrors",
+        "SANDBOX_MCP_REGISTRY_MIRRORS",
+        "none",
+        "addresses that are asked before a registry: `[\"docker.io=https://mirror.example.com\"]`",
+    ),
+    key(
+        "insecure_registries",
+        "SANDBOX_MCP_INSECURE_REGISTRIES",
+        "none",
+        "registries and mirrors that may be reached without TLS, beside this machine's own: `[\"registry.lan:5000\"]`",
     ),
     key(
         "allowed_policies",
@@ -186,9 +225,16 @@ pub fn markdown() -> String {
 
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
-/// Read by the embedded backend itself; they are for tests, not for operators.
-pub(super) const INTERNAL: [&str; 4] =
-    ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_NO_NFTABLES", "SANDBOX_MCP_SINGLE_ID", "SANDBOX_MCP_USE_BWRAP"];
+/// Read by backends themselves, for tests and not for operators; and the one that programs in a sandbox find.
+pub(super) const INTERNAL: &[&str] = &[
+    "SANDBOX_MCP_URL",
+    "SANDBOX_MCP_DOCKER_DIE_AT",
+    "SANDBOX_MCP_DOCKER_REACH",
+    "SANDBOX_MCP_LEASE_SECONDS",
+    "SANDBOX_MCP_NO_NFTABLES",
+    "SANDBOX_MCP_SINGLE_ID",
+    "SANDBOX_MCP_USE_BWRAP",
+];
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 

@@ -4,6 +4,8 @@
 
 mod ask;
 mod ceiling;
+mod engines;
+mod images;
 mod keys;
 mod mirrors;
 mod model;
@@ -20,6 +22,8 @@ mod words;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
+pub use engines::EngineImages;
+pub use images::NamePattern;
 pub use keys::{KEYS, Key, markdown};
 pub use mirrors::Mirrors;
 pub use model::{ModelApi, ModelSetting, Price};

@@ -9,14 +9,15 @@ use std::{
 
 use sandbox_core::{Bytes, Control, Image, Policy};
 use sandbox_egress::{Trust, Upstream};
+use sandbox_image::ImageSettings;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, Mirrors, ModelApi, ModelSetting, SecretSetting, ServiceSetting, Source, Template, ceiling,
-    mirrors, model, paths, secrets, templates,
+    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting,
+    Source, Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -34,10 +35,18 @@ pub struct Settings {
     pub default_policy: Policy,
     /// Where sandboxes run when nothing else is said.
     pub backend: String,
+    /// Name or path of the runtime of the backend `oci`, if said.
+    pub oci_runtime: Option<String>,
     /// The image when none is asked for.
     pub default_image: Image,
     /// Folders that models may name as images, without links.
     pub allowed_images: Vec<PathBuf>,
+    /// Images that models may ask for by name.
+    pub allowed_names: Vec<NamePattern>,
+    /// Images by name: how they come here, and how much they may take up.
+    pub images: ImageSettings,
+    /// What sandboxes in containers start from.
+    pub engine_images: EngineImages,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
     /// Where policies of the operator's own are.
@@ -113,7 +122,10 @@ impl Settings {
             typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
                 said.as_str()?.parse().ok()
             })?;
-        let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
+        let allowed = typed.take("allowed_images", images::ALLOWED, images::allowed)?.unwrap_or_default();
+        let budget = typed.take("image_budget", "a size, such as 20GiB", size)?;
+        let registries = typed.take("registry_mirrors", images::MIRRORS, images::mirrors)?;
+        let insecure = typed.take("insecure_registries", images::INSECURE, images::insecure)?;
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
         let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
@@ -127,8 +139,15 @@ impl Settings {
             max_timeout: max_timeout.unwrap_or(Duration::from_secs(600)),
             default_policy: Policy::default(),
             backend: typed.take("backend", BACKENDS, backend)?.unwrap_or_else(|| sandbox_linux::BACKEND.to_owned()),
+            oci_runtime: typed.take("oci_runtime", RUNTIME, runtime)?,
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
+            allowed_names: allowed.names,
+            images: images::settings(budget, registries, insecure),
+            engine_images: EngineImages {
+                default: typed.take("docker_image", engines::IMAGE, engines::image)?,
+                of_commands: typed.take("command_images", engines::COMMANDS, engines::commands)?.unwrap_or_default(),
+            },
             allowed_policies: None,
             policy_folder: folder.or_else(paths::policy_folder),
             ceiling: None,
@@ -189,8 +208,11 @@ impl Settings {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;
         }
-        settings.allowed_images =
-            images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
+        settings.allowed_images = allowed
+            .folders
+            .iter()
+            .map(|folder| ceiling::image_folder(folder, &settings.state))
+            .collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
             && folder.exists()
         {
@@ -236,12 +258,12 @@ fn latest() -> String {
 }
 
 const VERSION: &str = "a version such as 1.2.3, or latest";
-const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
+/// All that this program has.
+const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND, sandbox_oci::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux, docker, oci";
 const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
 const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
-/// All that this program has.
-const KNOWN_BACKENDS: [&str; 1] = [sandbox_linux::BACKEND];
-const BACKENDS: &str = "the name of a backend: linux";
+const RUNTIME: &str = "the name or the absolute path of an OCI runtime: runsc, runc";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
                         system_calls, commands, executor_identity, security_module";
@@ -327,6 +349,12 @@ fn backend(said: &toml::Value) -> Option<String> {
     text(said).filter(|name| KNOWN_BACKENDS.contains(&name.as_str()))
 }
 
+fn runtime(said: &toml::Value) -> Option<String> {
+    let usable =
+        |name: &String| !name.is_empty() && !name.contains('\0') && (name.starts_with('/') || !name.contains('/'));
+    text(said).filter(usable)
+}
+
 fn filter(said: &toml::Value) -> Option<String> {
     text(said).filter(|text| tracing_subscriber::EnvFilter::try_new(text).is_ok())
 }
@@ -408,11 +436,6 @@ fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
 
 fn names(said: &toml::Value) -> Option<Vec<String>> {
     list(said, ',')
-}
-
-fn folders(said: &toml::Value) -> Option<Vec<PathBuf>> {
-    let absolute = |path: String| (path.starts_with('/') && !path.contains('\0')).then(|| path.into());
-    list(said, ':')?.into_iter().map(absolute).collect()
 }
 
 fn list(said: &toml::Value, divider: char) -> Option<Vec<String>> {

@@ -14,7 +14,7 @@ use super::{
     words::{Found, plain},
 };
 
-/// Tables of the file; see docs/secrets.md, docs/templates.md and docs/agents.md.
+/// Tables of the file; see docs/agents.md, docs/secrets.md and docs/templates.md.
 const TABLES: [&str; 4] = ["prices", "secrets", "services", "templates"];
 
 /// Where something was said.

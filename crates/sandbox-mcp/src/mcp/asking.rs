@@ -15,9 +15,9 @@ use rmcp::{
     Peer, RoleServer,
     model::{
         CallToolRequestParams, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
-        ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion, ServerRequest,
+        ElicitationCapability, ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion, ServerRequest,
     },
-    service::{PeerRequestOptions, RequestContext},
+    service::{PeerRequestOptions, RequestContext, RequestHandle},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -87,10 +87,9 @@ impl<'a> Caller<'a> {
         self.context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
     }
 
-    /// A client that says no mode means forms.
     fn shows_forms(&self) -> bool {
         let offered = self.context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
-        offered.is_some_and(|elicitation| elicitation.form.is_some() || elicitation.url.is_none())
+        offered.is_some_and(|elicitation| shows_forms(&elicitation))
     }
 
     async fn elicit(&self, question: &Question) -> Reply {
@@ -286,6 +285,26 @@ impl Pending {
     /// A name is good for one answer.
     fn take(&self, name: &str) -> Option<Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+}
+
+/// A client that says no mode means forms.
+pub fn shows_forms(offered: &ElicitationCapability) -> bool {
+    offered.form.is_some() || offered.url.is_none()
+}
+
+/// Puts a question to whoever sits at a client that shook hands.
+pub async fn put(peer: &Peer<RoleServer>, question: &Question) -> Option<RequestHandle<RoleServer>> {
+    let request = ServerRequest::ElicitRequest(ElicitRequest::new(form(question)));
+    let sent = peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+    sent.inspect_err(|error| tracing::debug!(%error, "a question could not be put")).ok()
+}
+
+/// What became of a question that was put.
+pub fn understood<E, F>(answer: Result<Result<ClientResult, E>, F>, question: &Question) -> Reply {
+    match answer {
+        Ok(Ok(ClientResult::ElicitResult(result))) => reply(&result, question),
+        _ => Reply::NoAnswer,
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
     error::ToolError,
     follow,
-    progress::Progress,
+    progress::{self, Progress},
     schema, signals, task,
 };
 use crate::{
@@ -40,7 +40,11 @@ pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<Use
 }
 
 /// Makes a sandbox.
-pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
+pub async fn create_sandbox(
+    app: &App,
+    asked: CreateSandbox,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
     let refuse = |refused| above_the_ceiling(app, refused);
     let template = asked.template.as_deref().map(|name| app.settings.template(name)).transpose();
@@ -64,7 +68,7 @@ pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, T
     let backend = template.and_then(|template| template.backend.clone());
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
     let new = NewSandbox { backend, image, policy, lifetime, env, tools: Vec::new() };
-    let session = app.sandboxes.create(&owner, new).await?;
+    let session = progress::while_fetching(context, |tell| app.sandboxes.create_telling(&owner, new, tell)).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
     answer.notes = app.settings.lowered_by_ceiling(&given.name);
@@ -214,6 +218,22 @@ pub async fn get_sandbox_status(
     let denials = counts.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect();
     let warm = app.sandboxes.warm();
     Ok(Answer::of(&Statuses { sandboxes, denials, recovered, warm }))
+}
+
+/// The one sandbox of whoever asks, with nothing about others.
+pub async fn status_of_one(app: &App, id: &SessionId) -> Result<Answer, ToolError> {
+    let session = app.sandboxes.find(&caller_of(app, id, None)?, id).await?;
+    let mut shown = in_full(&session.status().await);
+    let policy = &session.facts().spec.policy;
+    shown.insert("limits".to_owned(), json!(shown_limits(&policy.limits)));
+    // Elsewhere the network is not ours to give.
+    if session.way_out().is_some() {
+        let reaches =
+            json!({ "network": policy.network, "rules": policy.network_rules, "host_ports": policy.host_ports });
+        shown.insert("reaches".to_owned(), reaches);
+    }
+    let sandboxes = vec![shown];
+    Ok(Answer::of(&Statuses { sandboxes, denials: BTreeMap::new(), recovered: None, warm: None }))
 }
 
 fn in_full(status: &Status) -> Map<String, Value> {

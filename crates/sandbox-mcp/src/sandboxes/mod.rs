@@ -33,7 +33,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -61,17 +61,34 @@ pub use warm::Warm;
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Facts, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
-use sandbox_egress::Reader;
+use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_egress::{OwnTools, Reader};
 
 use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
 
+/// What programs in a sandbox are offered at an address on its own loopback.
+pub type Offer = Arc<dyn Fn(&WeakSandboxes, &SessionId) -> OwnTools + Send + Sync>;
+
+/// The centre, for those who do not keep it alive.
+#[derive(Clone)]
+pub struct WeakSandboxes(Weak<Inner>);
+
+impl WeakSandboxes {
+    /// The centre, if it is still there.
+    pub fn upgrade(&self) -> Option<Sandboxes> {
+        self.0.upgrade().map(Sandboxes)
+    }
+}
+
 /// All sandboxes that this server can reach. Clones are the same centre.
 #[derive(Clone)]
 pub struct Sandboxes(Arc<Inner>);
+
+/// Takes what is told while an image is fetched.
+pub type Tell = Arc<dyn Fn(Fetching) + Send + Sync>;
 
 struct Inner {
     settings: Arc<Settings>,
@@ -81,6 +98,8 @@ struct Inner {
     quota: Quota,
     journal: Journal,
     outside: way_out::Outside,
+    /// What programs inside are offered, by a server.
+    offer: Option<Offer>,
     /// How often all of them together may ask.
     pace: Arc<access::Pace>,
     /// Those that this server looks after.
@@ -96,11 +115,17 @@ struct Inner {
 
 impl Sandboxes {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
-    pub async fn open(settings: Arc<Settings>, backends: Backends, attach: Attach) -> Result<Self, SandboxesError> {
+    pub async fn open(
+        settings: Arc<Settings>,
+        backends: Backends,
+        attach: Attach,
+        offer: Offer,
+    ) -> Result<Self, SandboxesError> {
         let recovered = backends.recover().await;
         let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
         let mut inner = Inner::new(settings, Some(backends), attach, Kept::All)?;
         inner.outside = way_out::Outside::new(reader);
+        inner.offer = Some(offer);
         inner.pool = warm::Pool::new(&inner.settings.warm);
         let (recovered, failed) = recovered;
         inner.recovery.failed = failed;
@@ -137,12 +162,22 @@ impl Sandboxes {
 
     /// Makes a sandbox for the caller.
     pub async fn create(&self, caller: &UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+        self.create_telling(caller, new, Arc::new(|_| ())).await
+    }
+
+    /// The same; where its image has to be fetched first, how far that is is told.
+    pub async fn create_telling(
+        &self,
+        caller: &UserId,
+        new: NewSandbox,
+        tell: Tell,
+    ) -> Result<Arc<Session>, SandboxesError> {
         new.check()?;
         let (centre, caller) = (self.clone(), caller.clone());
         let (done, made) = tokio::sync::oneshot::channel();
         // A task of its own: a caller that goes away in the middle must not leave half a sandbox, nor a whole one.
         tokio::spawn(async move {
-            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new).await) {
+            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new, &*tell).await) {
                 let _ = centre.end(&unwanted, "whoever asked for it went away").await;
             }
         });
@@ -262,13 +297,18 @@ impl Sandboxes {
         &self.0.settings
     }
 
-    async fn make(&self, owner: UserId, mut new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+    async fn make(
+        &self,
+        owner: UserId,
+        mut new: NewSandbox,
+        tell: Progress<'_>,
+    ) -> Result<Arc<Session>, SandboxesError> {
         let began = Instant::now();
         self.0.settings.bound(&mut new.policy);
         if let Some(session) = self.take_warm(&owner, &new).await {
             return Ok(session);
         }
-        let (sandbox, prepared) = self.make_sandbox(owner, new).await?;
+        let (sandbox, prepared) = self.make_sandbox(owner, new, tell).await?;
         let session = self.look_after(sandbox);
         let spec = session.facts().spec.clone();
         if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
@@ -289,6 +329,7 @@ impl Sandboxes {
         &self,
         owner: UserId,
         new: NewSandbox,
+        tell: Progress<'_>,
     ) -> Result<(Arc<dyn Sandbox>, secrets::Prepared), SandboxesError> {
         let inner = &self.0;
         let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
@@ -307,6 +348,9 @@ impl Sandboxes {
         let NewSandbox { backend: _, image, mut policy, lifetime, mut env, tools } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
+        if inner.offer.is_some() {
+            way_out::tell_of_tools(&mut env, &policy);
+        }
         let persistent = lifetime == Lifetime::Persistent;
         let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None, tools };
         let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
@@ -316,7 +360,7 @@ impl Sandboxes {
         way_out::rules(&spec.policy, &inner.settings)?;
         if let Image::Reference(name) = &spec.image {
             let explain = |error| inner.settings.explain_missing(name, error);
-            backend.fetch(name, &|_| ()).await.map_err(explain)?;
+            backend.fetch(name, tell).await.map_err(explain)?;
         }
         let sandbox = backend.create(&spec).await?;
         drop(room);
@@ -362,7 +406,8 @@ impl Sandboxes {
         let inner = &self.0;
         let secrets = prepared.secrets.clone();
         let rules = way_out::rules(policy, &inner.settings)?;
-        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets).await?;
+        let own = inner.offer.as_ref().map(|offer| offer(&WeakSandboxes(Arc::downgrade(inner)), session.id()));
+        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets, own).await?;
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
         if prepared.secrets.authority().is_some() {
@@ -453,6 +498,7 @@ impl Inner {
             quota,
             journal: Journal::new(History::new(state), kept),
             outside: way_out::Outside::new(Reader::Person),
+            offer: None,
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),

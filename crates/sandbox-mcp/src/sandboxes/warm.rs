@@ -55,6 +55,7 @@ impl Warm {
         new.lifetime == Lifetime::Temporary
             && new.env.is_empty()
             && new.tools.is_empty()
+            && new.tools.is_empty()
             && place(&new.backend) == place(&self.backend)
             && new.image == self.image
             && new.policy == self.policy
@@ -215,7 +216,7 @@ impl Sandboxes {
     }
 
     async fn make_warm(&self, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
-        let (sandbox, _) = self.make_sandbox(UserId::nobody(), new).await?;
+        let (sandbox, _) = self.make_sandbox(UserId::nobody(), new, &|_| ()).await?;
         let facts = sandbox.facts().clone();
         let session = Arc::new(self.session(sandbox, facts, Care::Ours));
         // It holds a connection from now on, so that its lease does not end.

@@ -10,8 +10,8 @@ use std::{
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{
-    Adviser, Doors, Effect, Engine, Limits, Loan, Pattern, Reader, Record, Refused as Wish, Resolver, Rule, Rules,
-    Secrets, SecretsError, Setup, Vault, Verdict,
+    Adviser, Doors, Effect, Engine, Limits, Loan, OWN_PATH, OwnTools, Pattern, Reader, Record, Refused as Wish,
+    Resolver, Rule, Rules, Secrets, SecretsError, Setup, Vault, Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -20,6 +20,9 @@ use crate::config::Settings;
 
 /// Refusals that are kept.
 const KEPT: usize = 16;
+
+/// Tells programs inside where the tools of their sandbox are.
+const TOOLS_VARIABLE: &str = "SANDBOX_MCP_URL";
 
 /// What all ways out of a server share.
 pub(super) struct Outside {
@@ -57,6 +60,7 @@ impl Outside {
         rules: Rules,
         journal: &Journal,
         secrets: Secrets,
+        own: Option<OwnTools>,
     ) -> Result<Option<WayOut>, SandboxesError> {
         let doors = sandbox.doors().await?;
         if doors.is_empty() {
@@ -86,7 +90,7 @@ impl Outside {
             })
         };
         let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
-        let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, ..setup });
+        let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, own, ..setup });
         let serving = carrier.spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
@@ -182,6 +186,13 @@ pub fn tell_of_mirrors(env: &mut BTreeMap<String, String>, policy: &Policy, sett
     }
     for (name, value) in &settings.mirrors().variables {
         env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+/// Programs inside are told where the tools of their sandbox are.
+pub fn tell_of_tools(env: &mut BTreeMap<String, String>, policy: &Policy) {
+    if policy.reaches_something() {
+        env.entry(TOOLS_VARIABLE.to_owned()).or_insert_with(|| format!("http://127.0.0.1:3128{OWN_PATH}"));
     }
 }
 

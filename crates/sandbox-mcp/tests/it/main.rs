@@ -23,6 +23,7 @@ mod files;
 mod happy;
 mod hostile;
 mod images;
+mod inside;
 mod jobs;
 mod lifetime;
 mod limits;

@@ -297,3 +297,123 @@ async fn a_task_can_be_stopped_from_a_terminal() {
     let status = client.ok("get_sandbox_status", json!({"session_id": running["session_id"], "wait_seconds": 5})).await;
     assert_eq!(status["sandboxes"][0]["task"]["status"], "cancelled", "{status}");
 }
+
+/// What the settings file of a person says who uses this model.
+fn settled(model: &Server) -> String {
+    format!("model_url = \"http://127.0.0.1:{}\"\n", model.port)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_at_a_terminal_hands_over_a_csv_and_gets_a_report() {
+    let model = Server::turns(crate::agents::csv_turns()).await;
+    let person = Person::new();
+    person.settles(&settled(&model));
+    std::fs::create_dir_all(person.folder("in/deep")).unwrap();
+    std::fs::write(person.folder("in/sales.csv"), "month,region,sum\njan,north,7\nfeb,south,8\n").unwrap();
+    std::fs::write(person.folder("in/deep/notes.txt"), "x").unwrap();
+    let output = person.run(&["run", "sum it up", "--file", "in", "--out", "results", "--budget", "1"]);
+    assert!(output.status.success(), "{output:?}");
+    let report = std::fs::read_to_string(person.folder("results/report.md")).unwrap();
+    assert!(
+        report.contains("Total: 15")
+            && printed(&output.stdout).contains("chart.png")
+            && printed(&output.stdout).contains("image, 60 × 30"),
+        "{output:?}"
+    );
+    assert!(!person.folder("results/deep").exists(), "what was brought is no result");
+    // The same into an archive that everybody can open.
+    for (archive, list) in
+        [("results.zip", vec!["python3", "-m", "zipfile", "-l"]), ("results.tar.gz", vec!["tar", "-tzvf"])]
+    {
+        let output = person.run(&["run", "sum it up", "--file", "in/*.csv", "--archive", archive]);
+        assert!(output.status.success(), "{output:?}");
+        let listed = person.starts(list[0], &list[1..]).arg(archive).output().unwrap();
+        assert!(listed.status.success() && printed(&listed.stdout).contains("report.md"), "{listed:?}");
+        assert!(!person.run(&["run", "again", "--archive", archive]).status.success(), "it would replace it");
+    }
+    let told = person.json(&["run", "sum it up", "--data", "sales.csv=bW9udGgsc3VtCmphbiw3Cg==", "--out", "more"]);
+    assert_eq!((&told["agent"], &told["status"]), (&json!("claude"), &json!("completed")), "{told}");
+    let page = told["receipt"].as_str().unwrap();
+    assert!(std::fs::read_to_string(page).unwrap().contains("Adding up the sales"));
+    let unknown = person.run(&["run", "x", "--agent", "claudia"]);
+    assert!(!unknown.status.success() && printed(&unknown.stderr).contains("did you mean `claude`"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn archives_hold_only_files_that_lead_down() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"run": "ln -s /etc/passwd link; mkfifo pipe; mkdir d; echo x > 'd/..\\evil'; touch \"$(printf 'd/new\\nline')\"; chmod 4755 d/*; true"}, {"finish": "ok"}]});
+    std::fs::write(person.folder("mock-script.json"), steps.to_string()).unwrap();
+    for (archive, list) in [
+        ("a.zip", "import zipfile, sys; print([i.filename for i in zipfile.ZipFile(sys.argv[1]).infolist()])"),
+        (
+            "a.tar.gz",
+            "import tarfile, sys; print([(m.name, m.isfile(), oct(m.mode), m.uid) for m in tarfile.open(sys.argv[1])])",
+        ),
+    ] {
+        let output = person.run(&["run", "x", "--agent", "mock", "--file", "mock-script.json", "--archive", archive]);
+        let listed = person.starts("python3", &["-c", list, archive]).output().unwrap();
+        let names = printed(&listed.stdout);
+        assert!(
+            names.contains("d/.._evil") && !names.contains("link") && !names.contains("pipe") && !names.contains('\n'),
+            "{names} {output:?}"
+        );
+        assert!(!names.contains("0o4") && !names.contains("False"), "{names}");
+    }
+}
+
+/// A task at a terminal, and what the person types.
+fn typing(person: &Person, steps: Value, typed: &[(&str, &str)]) -> String {
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let script = "$BIN run 'do it' --agent mock --file mock-script.json --out results; echo code $?";
+    crate::person::typing_at_a_terminal(person, script, typed)
+}
+
+const WHAT_TO_DO: &str = "anything else: go on] ";
+
+#[test]
+fn a_person_at_a_terminal_sees_steps_answers_questions_and_looks_at_results() {
+    let steps = json!([
+        {"step": "Reading sales.csv"}, {"spend": {"input": 1000, "output": 100}},
+        {"ask": {"question": "Which colour?", "choices": ["red", "blue"], "default": "red"}},
+        {"write": {"path": "table.csv", "content": "colour,count\n{answer},3\n"}}, {"finish": "It is {answer}."},
+    ]);
+    let seen = typing(&Person::new(), steps, &[("it decides] ", "2\n")]);
+    for part in [
+        "• Reading sales.csv",
+        "in its own words: “Which colour?”",
+        "1: red",
+        "It is blue.",
+        "results/table.csv",
+        "blue    3",
+        "code 0",
+    ] {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+}
+
+#[test]
+fn ctrl_c_asks_whether_to_stop_a_task_or_to_leave_it_running() {
+    let number = mark();
+    let steps = |seconds: f64| json!([{"step": "Beginning"}, {"run": format!("sleep {number} & sleep {seconds}; kill $!")}, {"write": {"path": "done.txt", "content": "done"}}, {"finish": "done"}]);
+    // Going on.
+    let seen = typing(&Person::new(), steps(2.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "no\n")]);
+    assert!(seen.contains("results/done.txt") && seen.contains("code 0"), "{seen}");
+    // Stopping: nothing is left, and it is on record.
+    let person = Person::new();
+    let seen = typing(&person, steps(60.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "s\n")]);
+    assert!(seen.contains("code 143") && processes_with(&number) == 0, "{seen}");
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "cancelled");
+    // Leaving: the task goes on and its results come.
+    let person = Person::new();
+    let seen = typing(&person, steps(3.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "l\n")]);
+    assert!(seen.contains("the task goes on by itself") && seen.contains("code 0"), "{seen}");
+    assert!(!person.folder("results/done.txt").exists(), "{seen}");
+    let end = Instant::now() + Duration::from_secs(15);
+    while !person.folder("results/done.txt").exists() {
+        assert!(Instant::now() < end, "the task does not go on: {}", person.json(&["task", "list"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "completed");
+}

@@ -65,6 +65,23 @@ async fn an_image_that_was_never_built_is_told_with_how_to_build_it() {
 }
 
 #[test]
+fn a_mode_that_is_not_there_is_an_error_and_outside_of_a_container_nothing_is_served() {
+    let run = |mode: &str| {
+        let mut command = Command::new(BINARY);
+        command.env("MCP_MODE", mode).env_remove("container").env_remove("KUBERNETES_SERVICE_HOST");
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(run("gateway").contains("must be `sandbox`"));
+    if ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| std::path::Path::new(mark).exists()) {
+        println!("the rest is not tried: this machine is a container itself");
+        return;
+    }
+    assert!(run("sandbox").contains("this is no container"));
+}
+
+#[test]
 fn exec_and_run_know_templates() {
     for relay in [&[][..], &["--json"]] {
         let words = ["exec", "--template", "mine", "--", "sh", "-c", "echo kind is $KIND"];

@@ -24,7 +24,7 @@ use sandbox_executor::boot::{Attachment, Carries, Verdicts};
 use sandbox_linux::{birth, cgroup::Cgroup, etc, executor_image, ground, host::Host, stage, sys, tree};
 
 use crate::{
-    bundle::{BOOT, DOOR, EXECUTOR, VERDICTS},
+    bundle::{BOOT, DOOR, EXECUTOR, OUT, VERDICTS},
     plan::Plan,
     talk::{self, Report},
 };
@@ -42,6 +42,8 @@ struct Prepared {
     outer: OwnedFd,
     /// Where the executor calls.
     inner: OwnedFd,
+    /// Where the proxy is looked for, if the sandbox has a way out.
+    out: Option<OwnedFd>,
     verdicts: File,
     cgroup: Cgroup,
 }
@@ -100,10 +102,12 @@ fn prepare(plan: &Plan) -> Result<Prepared, String> {
     if stage.bwrap.is_some() {
         return Err("this program may not make user namespaces".into());
     }
+    // Whoever fills memory is stopped in time also where the machine is busy. Only root may; others do without.
+    let _ = rustix::process::setpriority_process(None, -10);
     // Held as long as we live, so that nobody takes it from under the sandbox.
     etc::prepare(&plan.state).map_err(|error| format!("preparing /etc failed: {error}"))?;
     make_folders(plan).map_err(|error| format!("making folders failed: {error}"))?;
-    let inner = furnish(plan).map_err(|error| format!("preparing the executor failed: {error}"))?;
+    let (inner, out) = furnish(plan).map_err(|error| format!("preparing the executor failed: {error}"))?;
     let outer = talk::listen(&plan.folder, talk::SOCKET, SocketType::SEQPACKET)
         .map_err(|error| format!("listening for servers failed: {error}"))?;
     let verdicts = File::options().write(true).open(plan.folder.join("inner").join(VERDICTS));
@@ -111,7 +115,7 @@ fn prepare(plan: &Plan) -> Result<Prepared, String> {
     let cgroup = plan.cgroup.create(&plan.name, &plan.limits);
     let mut cgroup = cgroup.map_err(|error| format!("making the cgroup failed: {error}"))?;
     cgroup.settle();
-    Ok(Prepared { outer, inner, verdicts, cgroup })
+    Ok(Prepared { outer, inner, out, verdicts, cgroup })
 }
 
 fn make_folders(plan: &Plan) -> io::Result<()> {
@@ -122,7 +126,7 @@ fn make_folders(plan: &Plan) -> io::Result<()> {
 }
 
 /// The folder that only the executor looks into, with a socket on which it is waited for.
-fn furnish(plan: &Plan) -> io::Result<OwnedFd> {
+fn furnish(plan: &Plan) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let folder = plan.folder.join("inner");
     let owner = plan.ids.as_ref().map_or(0, |ids| ids.outside(0));
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
@@ -134,11 +138,12 @@ fn furnish(plan: &Plan) -> io::Result<OwnedFd> {
         _ => SocketType::STREAM,
     };
     let socket = talk::listen(&folder, DOOR, kind)?;
-    for name in [BOOT, VERDICTS, DOOR] {
+    let out = plan.boot.itself.outward.as_ref().map(|_| talk::listen(&folder, OUT, SocketType::STREAM)).transpose()?;
+    for name in [BOOT, VERDICTS, DOOR].into_iter().chain(out.as_ref().map(|_| OUT)) {
         chown(folder.join(name), Some(owner), Some(owner))?;
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600))?;
     }
-    Ok(socket)
+    Ok((socket, out))
 }
 
 /// The same file for all sandboxes: what is in the page cache once is there for all.

@@ -97,11 +97,12 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
             report(&Report::Ready)?;
             let watch = watch::Watching::new(plan, &started.pidfd, prepared.verdicts, Rc::clone(&waiting))?;
             let watch = Rc::new(watch);
+            let desk = Rc::new(Desk { waiting: Rc::clone(&waiting), watch: Rc::clone(&watch), out: prepared.out });
             tokio::select! {
                 _ = ended.readable() => {}
                 _ = told.recv() => {}
                 () = receive(&inner, &waiting) => {}
-                () = answer(&outer, &waiting, &watch, &removal, &mut asked_to_remove) => {}
+                () = answer(&outer, &desk, &removal, &mut asked_to_remove) => {}
                 () = watch.go_on() => {}
             }
         }
@@ -158,11 +159,17 @@ async fn receive(inner: &AsyncFd<OwnedFd>, waiting: &Waiting) {
     }
 }
 
+/// What servers can be given.
+struct Desk {
+    waiting: Rc<Waiting>,
+    watch: Rc<watch::Watching>,
+    out: Option<OwnedFd>,
+}
+
 /// Answers servers until one wants the sandbox removed.
 async fn answer(
     outer: &AsyncFd<OwnedFd>,
-    waiting: &Rc<Waiting>,
-    watch: &Rc<watch::Watching>,
+    desk: &Rc<Desk>,
     removal: &Rc<Notify>,
     asked_to_remove: &mut Option<OwnedFd>,
 ) {
@@ -179,16 +186,16 @@ async fn answer(
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (waiting, watch, removal, removing) =
-            (Rc::clone(waiting), Rc::clone(watch), Rc::clone(removal), Rc::clone(&removing));
+        let (desk, removal, removing) = (Rc::clone(desk), Rc::clone(removal), Rc::clone(&removing));
         tokio::task::spawn_local(async move {
             let Some((ask, asking)) = heard(asking).await else { return };
             let (answer, connection) = match ask {
-                Ask::Connect => match waiting.take().await {
+                Ask::Connect => match desk.waiting.take().await {
                     Some(connection) => (Answer::Connected, Some(connection)),
                     None => (Answer::Refused(format!("its executor does not call within {PATIENCE:?}")), None),
                 },
-                Ask::Usage => (Answer::Used(watch.usage()), None),
+                Ask::Usage => (Answer::Used(desk.watch.usage()), None),
+                Ask::Door => (Answer::Door, desk.out.as_ref().and_then(|out| out.try_clone().ok())),
                 Ask::Remove => {
                     removing.set(Some(asking));
                     removal.notify_one();

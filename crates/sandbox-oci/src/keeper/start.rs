@@ -62,6 +62,7 @@ fn become_runtime(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> ! {
 fn prepare(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> Result<Command, String> {
     let failed = |step: &'static str| move |error: io::Error| format!("{step} failed: {error}");
     die_with_keeper(life).map_err(failed("tying to the keeper"))?;
+    let _ = rustix::process::setpriority_process(None, 0);
     rustix::process::setsid().map_err(io::Error::from).map_err(failed("leaving the session"))?;
     enter_cgroup(plan).map_err(failed("entering the cgroup"))?;
     if let Some(count) = plan.processors {
