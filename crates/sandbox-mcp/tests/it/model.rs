@@ -2,7 +2,10 @@
 //! servers do wrong. It listens on loopback and writes down every request.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -221,18 +224,24 @@ fn event(value: &Value) -> String {
     format!("event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or("x"))
 }
 
+/// Programs take what has the same id for one message.
+fn message_id() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("msg_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn stop_of(blocks: &[Value]) -> &'static str {
     if blocks.iter().any(|block| block["type"] == "tool_use") { "tool_use" } else { "end_turn" }
 }
 
 fn message(blocks: &[Value], stop: Option<&str>, (input, output): (u64, u64)) -> Value {
-    json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-5-5", "content": blocks,
+    json!({"id": message_id(), "type": "message", "role": "assistant", "model": "claude-opus-5-5", "content": blocks,
         "stop_reason": stop.unwrap_or(stop_of(blocks)), "usage": {"input_tokens": input, "output_tokens": output}})
 }
 
 fn message_events(blocks: &[Value], stop: Option<&str>, (input, output): (u64, u64)) -> Vec<Value> {
     let mut events = vec![
-        json!({"type": "message_start", "message": {"id": "msg_1", "model": "claude-opus-5-5", "content": [], "usage": {"input_tokens": input, "output_tokens": 1}}}),
+        json!({"type": "message_start", "message": {"id": message_id(), "model": "claude-opus-5-5", "content": [], "usage": {"input_tokens": input, "output_tokens": 1}}}),
         json!({"type": "ping"}),
     ];
     for (index, block) in blocks.iter().enumerate() {

@@ -108,7 +108,7 @@ async fn programs_turn_a_csv_file_and_a_sentence_into_a_report_and_a_chart() {
         let done = finished(&client, sales(program)).await;
         sales_are_right(&client, &done).await;
         // What they cost is counted by the way out; the key was put in there too.
-        assert_eq!((&done["turns"], &done["cost"]["input"]), (&json!(3), &json!(300)), "{done}");
+        assert_eq!((&done["turns"], &done["cost"]["input_tokens"]), (&json!(3), &json!(300)), "{done}");
         let requests = model.requests();
         assert_eq!(requests.len(), 3, "{program}");
         assert!(requests.iter().all(|request| request.head.contains(KEY) && !request.head.contains(PLACEHOLDER)));
@@ -146,7 +146,8 @@ async fn a_server_that_does_everything_wrong_first_is_asked_again_by_programs() 
             ),
             2 => Say::Turn(vec![bash(asked, "echo made > made.txt")]),
             3 => Say::Cut,
-            4 => Say::Broken,
+            // Some ask again for a whole answer.
+            4 if asked.body["stream"] == true => Say::Broken,
             _ => Say::Turn(vec![text("All is well.")]),
         })
         .await;
@@ -223,7 +224,16 @@ async fn what_lies_in_a_hostile_workspace_gains_nothing() {
         let client = with_programs(&folder, &model, &[]).await;
         let mut hostile = task(program, "make a file");
         hostile["files"] = trap();
-        let done = finished(&client, hostile.clone()).await;
+        let mut done = finished(&client, hostile.clone()).await;
+        if program == "opencode" {
+            // Nothing keeps it from running these, so it does not begin.
+            let why = done["error"].as_str().unwrap_or_default();
+            assert!(why.contains("`.opencode`") && why.contains("trust_workspace"), "{done}");
+            assert_eq!((&done["files_created"], model.requests().len()), (&json!([]), 0), "{done}");
+            let mut rest = hostile.clone();
+            rest["files"].as_array_mut().unwrap().retain(|file| !file["path"].to_string().contains("opencode"));
+            done = finished(&client, rest).await;
+        }
         assert_eq!((&done["status"], &done["files_created"]), (&json!("completed"), &json!(["made.txt"])), "{done}");
         let asked: String = model.requests().iter().map(|request| request.body.to_string()).collect();
         assert!(!asked.contains("IGNORE-EVERYTHING-BEFORE"), "{program} took orders from the workspace");
@@ -333,7 +343,7 @@ async fn a_program_is_interrupted_within_two_seconds() {
     let Some(folder) = programs() else { return };
     for program in PROGRAMS {
         let number = mark();
-        let sleep = format!("sleep {number}");
+        let sleep = format!("python3 -c 'import time; time.sleep({number})'");
         let model = Server::start(move |asked| Say::Turn(vec![bash(asked, &sleep)])).await;
         let client = with_programs(&folder, &model, &[]).await;
         let mut task = task(program, "wait");

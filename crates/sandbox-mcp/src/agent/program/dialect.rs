@@ -67,6 +67,11 @@ pub(super) trait Dialect: Send + Sync {
     /// How to start it.
     fn invocation(&self, start: &Start<'_>) -> Invocation;
 
+    /// What it would run out of the workspace whatever it is told: where such a thing lies, it does not work.
+    fn unstoppable(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What it reads to be told something. Some can be told only once.
     fn message(&self, text: &str) -> Vec<u8>;
 

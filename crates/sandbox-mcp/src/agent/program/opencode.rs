@@ -45,6 +45,11 @@ impl Dialect for OpenCode {
         Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env }
     }
 
+    /// It has two ways to load plugins, and nothing turns off the second: what these name is executed (seen in 1.18.34).
+    fn unstoppable(&self) -> &'static [&'static str] {
+        &[".opencode", "opencode.json", "opencode.jsonc"]
+    }
+
     fn message(&self, text: &str) -> Vec<u8> {
         text.as_bytes().to_vec()
     }

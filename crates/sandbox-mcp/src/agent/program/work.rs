@@ -41,6 +41,7 @@ const COMMANDS: u32 = 10;
 pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_>) -> Result<Finished, WorkError> {
     let settings = worker.settings();
     let model = task.model.clone().unwrap_or_else(|| settings.model.name.clone());
+    check_workspace(program, worker).await?;
     let path = placing::place(program.kind, &program.installed, worker).await?;
     let (sender, mut told) = mpsc::unbounded_channel();
     let purse = Arc::new(Purse::new(task.budget, settings.model.clone(), model.clone(), sender));
@@ -69,6 +70,23 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
         }
         (text, resume) = (more.join("\n\n"), session);
     }
+}
+
+/// Refuses a workspace out of which the program would run what nobody asked for.
+async fn check_workspace(program: &Program, worker: &Worker<'_>) -> Result<(), WorkError> {
+    if worker.settings().trust_workspace {
+        return Ok(());
+    }
+    for name in program.dialect().unstoppable() {
+        if worker.stat(&format!("/workspace/{name}")).await.is_ok() {
+            return Err(WorkError::Agent(format!(
+                "{program} was not started: /workspace holds `{name}`, and {program} would run the plugins that it names without \
+                 being asked. Remove it, use another agent, or set `trust_workspace = true` if you trust it",
+                program = program.kind.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// One process.
