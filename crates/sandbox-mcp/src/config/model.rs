@@ -6,7 +6,12 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use sandbox_egress::{Scheme, Upstream};
 use serde::Deserialize;
 
-use super::{SecretSource, words::in_table};
+use super::{
+    ConfigError, SecretSource, Source,
+    settings::{TOKENS, bad_value, text, timeout, tokens},
+    typed::{Said, Typed},
+    words::in_table,
+};
 
 /// A model and how it is asked.
 #[derive(Clone, Debug)]
@@ -129,6 +134,41 @@ impl ModelSetting {
             SecretSource::Command(words) => format!("the program {}", words.first().map_or("", String::as_str)),
         }
     }
+}
+
+impl Typed {
+    /// All that was said about the model.
+    pub(super) fn model(&mut self) -> Result<ModelSetting, ConfigError> {
+        let api = self.take("model_api", "messages or chat", ModelApi::parse)?.unwrap_or(ModelApi::Messages);
+        let said = self.take("model_url", "an address, such as http://127.0.0.1:11434/v1", upstream)?;
+        let (is_named, usual) = (said.is_some(), api.usual_address());
+        let wrong = || bad_value(Source::Flag("model_url"), "model_url", usual, "an address");
+        let upstream = said.or_else(|| usual.parse().ok()).ok_or_else(wrong)?;
+        let prices = match self.0.remove("prices") {
+            None => Ok(Default::default()),
+            Some(Said { source, value }) => {
+                prices(&value).map_err(|why| ConfigError::BadTable { source_: source, key: "prices", why })
+            }
+        };
+        Ok(ModelSetting {
+            api,
+            upstream,
+            is_named,
+            name: self.take("model", "the name of a model", text)?.unwrap_or_else(|| MODEL.to_owned()),
+            key: self.take("model_key", KEY, key)?.unwrap_or_else(|| api.usual_key()),
+            context: self.take("model_context_tokens", TOKENS, tokens)?.unwrap_or(200_000),
+            answer: self.take("model_answer_tokens", TOKENS, tokens)?.unwrap_or(16_000),
+            idle: self
+                .take("model_idle_seconds", "a number of seconds from 1 to 604800", timeout)?
+                .unwrap_or(Duration::from_secs(120)),
+            prices: prices?,
+        })
+    }
+}
+
+const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
+fn upstream(said: &toml::Value) -> Option<Upstream> {
+    said.as_str()?.parse().ok()
 }
 
 /// `env:NAME`, `file:/PATH`, `command:PROGRAM ARGUMENT…`. Never the key itself: it would stand in lists of processes and logs.

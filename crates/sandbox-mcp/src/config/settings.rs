@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Control, Image, Policy};
-use sandbox_egress::{Trust, Upstream};
+use sandbox_egress::Trust;
 use sandbox_image::ImageSettings;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
@@ -16,8 +16,8 @@ use url::Url;
 use crate::sandboxes::Warm;
 
 use super::{
-    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting,
-    Source, Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
+    Ask, ConfigError, EngineImages, Mirrors, ModelSetting, NamePattern, SecretSetting, ServiceSetting, Source,
+    Template, ceiling, engines, images, mirrors, paths, secrets, templates,
     typed::{Said, Typed},
     warm,
 };
@@ -261,8 +261,7 @@ const VERSION: &str = "a version such as 1.2.3, or latest";
 /// All that this program has.
 const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND, sandbox_oci::BACKEND];
 const BACKENDS: &str = "the name of a backend: linux, docker, oci";
-const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
-const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
+pub(super) const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 const RUNTIME: &str = "the name or the absolute path of an OCI runtime: runsc, runc";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
@@ -293,34 +292,7 @@ impl Typed {
         read.map_err(|why| ConfigError::BadTable { source_: source, key: "services", why })
     }
 
-    fn model(&mut self) -> Result<ModelSetting, ConfigError> {
-        let api = self.take("model_api", "messages or chat", ModelApi::parse)?.unwrap_or(ModelApi::Messages);
-        let said = self.take("model_url", "an address, such as http://127.0.0.1:11434/v1", upstream)?;
-        let (is_named, usual) = (said.is_some(), api.usual_address());
-        let wrong = || bad_value(Source::Flag("model_url"), "model_url", usual, "an address");
-        let upstream = said.or_else(|| usual.parse().ok()).ok_or_else(wrong)?;
-        let prices = match self.0.remove("prices") {
-            None => Ok(Default::default()),
-            Some(Said { source, value }) => {
-                model::prices(&value).map_err(|why| ConfigError::BadTable { source_: source, key: "prices", why })
-            }
-        };
-        Ok(ModelSetting {
-            api,
-            upstream,
-            is_named,
-            name: self.take("model", "the name of a model", text)?.unwrap_or_else(|| model::MODEL.to_owned()),
-            key: self.take("model_key", KEY, model::key)?.unwrap_or_else(|| api.usual_key()),
-            context: self.take("model_context_tokens", TOKENS, tokens)?.unwrap_or(200_000),
-            answer: self.take("model_answer_tokens", TOKENS, tokens)?.unwrap_or(16_000),
-            idle: self
-                .take("model_idle_seconds", "a number of seconds from 1 to 604800", timeout)?
-                .unwrap_or(Duration::from_secs(120)),
-            prices: prices?,
-        })
-    }
-
-    fn take<T>(
+    pub(super) fn take<T>(
         &mut self,
         key: &'static str,
         expected: &str,
@@ -336,12 +308,12 @@ impl Typed {
     }
 }
 
-fn bad_value(source_: Source, key: &'static str, value: &str, expected: &str) -> ConfigError {
+pub(super) fn bad_value(source_: Source, key: &'static str, value: &str, expected: &str) -> ConfigError {
     let value = value.chars().take(80).collect();
     ConfigError::BadValue { source_, key, value, expected: expected.to_owned() }
 }
 
-fn text(said: &toml::Value) -> Option<String> {
+pub(super) fn text(said: &toml::Value) -> Option<String> {
     said.as_str().map(str::to_owned)
 }
 
@@ -377,7 +349,7 @@ fn minutes(said: &toml::Value) -> Option<Option<Duration>> {
     Some((minutes > 0.0).then(|| Duration::from_secs_f64(minutes * 60.0)))
 }
 
-fn timeout(said: &toml::Value) -> Option<Duration> {
+pub(super) fn timeout(said: &toml::Value) -> Option<Duration> {
     number(said).filter(|seconds| (1.0..=604_800.0).contains(seconds)).map(Duration::from_secs_f64)
 }
 
@@ -385,16 +357,12 @@ fn count(said: &toml::Value) -> Option<usize> {
     number(said).filter(|count| count.fract() == 0.0 && (1.0..=1e6).contains(count)).map(|count| count as usize)
 }
 
-fn tokens(said: &toml::Value) -> Option<u64> {
+pub(super) fn tokens(said: &toml::Value) -> Option<u64> {
     number(said).filter(|count| count.fract() == 0.0 && (100.0..=1e9).contains(count)).map(|count| count as u64)
 }
 
 fn money(said: &toml::Value) -> Option<f64> {
     number(said).filter(|amount| (0.0..=1e6).contains(amount))
-}
-
-fn upstream(said: &toml::Value) -> Option<Upstream> {
-    said.as_str()?.parse().ok()
 }
 
 fn truth(said: &toml::Value) -> Option<bool> {

@@ -186,9 +186,13 @@ impl Person for User {
     }
 
     async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
-        let answer = elicit(&self.peer, inquiry_form(inquiry), self.patience, std::future::pending()).await;
-        said(&answer?)
+        inquire(&self.peer, inquiry, self.patience).await
     }
+}
+
+/// Puts a question of an agent to whoever sits at this client, and waits, though not for ever.
+pub async fn inquire(peer: &Peer<RoleServer>, inquiry: &Inquiry, patience: Duration) -> Option<String> {
+    said(&elicit(peer, inquiry_form(inquiry), patience, std::future::pending()).await?)
 }
 
 /// A question on its way to whoever can put it.

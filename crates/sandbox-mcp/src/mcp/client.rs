@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use rmcp::{Peer, RoleServer};
 
 use super::asking;
-use crate::sandboxes::access::{Person, Question, Reply, shown};
+use crate::sandboxes::access::{Inquiry, Person, Question, Reply, shown};
 
 /// This server's client, once it has shaken hands. Clones are the same.
 #[derive(Clone, Default)]
@@ -59,5 +59,9 @@ impl Person for AtClient {
         }
         let _ = handle.cancel(Some("nobody waits for the answer any more".to_owned())).await;
         Reply::NoAnswer
+    }
+
+    async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
+        asking::inquire(self.peer.as_ref()?, inquiry, self.patience).await
     }
 }
