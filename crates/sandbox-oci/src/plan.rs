@@ -35,8 +35,8 @@ use crate::{
 pub const GVISORS_OWN: Bytes = Bytes::mib(256);
 /// gVisor's own threads are counted by the machine's kernel too, and there are several for each of a command's.
 const GVISORS_THREADS: u32 = 8192;
-/// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, sys_admin.
-const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 21;
+/// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, setpcap, sys_admin.
+const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 8 | 1 << 21;
 
 /// How many ids a sandbox has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

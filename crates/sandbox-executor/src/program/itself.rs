@@ -7,7 +7,10 @@ use rustix::{
     fs::{Gid, Mode, OFlags, Uid, chown, open},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, unmount},
-    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
+    thread::{
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
 };
 use sandbox_executor::boot::{Boot, Identity};
 
@@ -40,6 +43,12 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
 fn give_up_all_but(keep: u64) -> Result<(), String> {
     let kept = CapabilitySet::from_bits_retain(keep);
+    for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        if !kept.contains(one) {
+            // Said once more, where we may: what is not permitted cannot be gained either way.
+            let _ = remove_capability_from_bounding_set(one);
+        }
+    }
     set_no_new_privs(true)
         .and_then(|()| match clear_ambient_capability_set() {
             // gVisor knows no such set.

@@ -36,7 +36,9 @@ const FAR: Duration = Duration::from_millis(100);
 /// Nobody fills memory faster than this, in bytes for each millisecond.
 const FASTEST: u64 = 4 << 20;
 /// What ended commands had is given back after a moment.
-const GIVEN_BACK: Duration = Duration::from_secs(2);
+const GIVEN_BACK: Duration = Duration::from_secs(10);
+/// More than this is not what is still on its way.
+const GROWTH: u64 = 16 << 20;
 /// An executor that is asked to end its commands does so soon.
 const OBEYED: Duration = Duration::from_secs(5);
 const DISK_EVERY: Duration = Duration::from_secs(1);
@@ -124,22 +126,24 @@ impl Watching {
             }
             let verdicts = self.verdicts.get();
             self.publish(Verdicts { memory: verdicts.memory + 1, memory_used: used, ..verdicts });
-            if !self.end_commands().await || !self.falls_below(limit).await {
+            if !self.end_commands().await || !self.is_given_back(limit).await {
                 return;
             }
         }
     }
 
-    /// Whether memory is given back in time.
-    async fn falls_below(&self, limit: Bytes) -> bool {
-        let end = Instant::now() + GIVEN_BACK;
-        while self.memory_used().unwrap_or_default() > limit.0 {
-            if Instant::now() > end {
-                return self.end_commands().await && self.memory_used().unwrap_or_default() <= limit.0;
+    /// Waits until memory is given back, which takes gVisor a moment, or until somebody new takes more. False where neither
+    /// happens.
+    async fn is_given_back(&self, limit: Bytes) -> bool {
+        let (end, before) = (Instant::now() + GIVEN_BACK, self.memory_used().unwrap_or_default());
+        while Instant::now() < end {
+            let used = self.memory_used().unwrap_or_default();
+            if used <= limit.0 || used > before.saturating_add(GROWTH) {
+                return true;
             }
             tokio::time::sleep(NEAR).await;
         }
-        true
+        false
     }
 
     async fn processor(&self) {
