@@ -106,12 +106,19 @@ pub fn plan(
     let processors = (!covers.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
     let kept = plan::capabilities(policy.privileges.capabilities, one);
     let counts = Counts::new(host.inotify, policy.limits.pids, Memory::Counted);
+    let limits = CgroupLimits {
+        memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
+        cpu_millis: policy.limits.cpu_millis,
+        pids: if gvisor { GVISORS_THREADS } else { policy.limits.pids },
+    };
     let wanted = Wanted {
+        cgroup: (!gvisor).then(|| (spec.id.to_string(), limits)),
         kind: runtime.kind,
         ids,
         capabilities: if gvisor { kept | FOR_GROUNDWORK } else { kept },
         tmp: policy.limits.tmp,
         counts,
+        writable: (policy.filesystem.root == Root::ReadOnly).then(|| plan::with_places(&[WORKSPACE, HOME], prepared)),
     };
     let config = bundle::config(&wanted).ok().and_then(|config| serde_json::to_string(&config).ok());
     let config =
@@ -133,11 +140,8 @@ pub fn plan(
         runtime: runtime.clone(),
         config,
         cgroup: host.cgroup.clone(),
-        limits: CgroupLimits {
-            memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
-            cpu_millis: policy.limits.cpu_millis,
-            pids: if gvisor { GVISORS_THREADS } else { policy.limits.pids },
-        },
+        // Beside the container itself there are the runtime's own processes.
+        limits: if gvisor { limits } else { CgroupLimits { pids: GVISORS_THREADS, ..limits } },
         processors,
         watch,
         boot: Boot {

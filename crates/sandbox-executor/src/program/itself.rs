@@ -30,6 +30,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
     if let Some(pids) = boot.itself.pids {
         hold_processes(pids)?;
         cover_ourselves()?;
+        remove_devices();
     }
     if let Some(keep) = boot.itself.keep {
         give_up_all_but(keep)?;
@@ -90,6 +91,14 @@ fn cover_ourselves() -> Result<(), String> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", own.as_str(), "tmpfs", flags, Some(c"size=4096,mode=0555"))
         .map_err(|error| format!("covering {own} failed: {error}"))
+}
+
+/// gVisor has more of them than anybody here needs. They are its own, and lead nowhere; but what is not there needs no proof.
+fn remove_devices() {
+    for name in ["/dev/fuse", "/dev/net/tun", "/dev/nvidiactl", "/dev/tpu"] {
+        let _ = fs::remove_file(name);
+    }
+    let _ = fs::remove_dir("/dev/net");
 }
 
 /// Where a supervisor outside writes its verdicts, if that is a file.

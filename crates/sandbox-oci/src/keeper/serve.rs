@@ -21,10 +21,15 @@ use tokio::{
     task::LocalSet,
 };
 
-use super::{Prepared, report, start::Started, watch};
+use super::{
+    Prepared, remove_cgroups, report,
+    start::{self, Started},
+    watch,
+};
 use crate::{
     explain,
     plan::Plan,
+    runtime::Kind,
     talk::{Answer, Ask, Report},
 };
 
@@ -86,7 +91,7 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let waiting = Rc::new(Waiting::default());
     let (removal, mut told) = (Rc::new(Notify::new()), signal(SignalKind::terminate())?);
     let first = tokio::select! {
-        first = accept(&inner) => first.map_err(|error| format!("waiting for the executor failed: {error}")),
+        first = accept(&inner) => first.and_then(|first| start::weigh(plan).map(|()| first)).map_err(|error| format!("waiting for the executor failed: {error}")),
         _ = ended.readable() => Err("it ended".to_owned()),
         () = tokio::time::sleep(plan.patience) => Err(format!("the executor is not ready after {:?}", plan.patience)),
     };
@@ -119,6 +124,9 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let _ = tokio::time::timeout(GONE_AFTER, ended.readable()).await;
     let _ =
         rustix::process::waitid(WaitId::PidFd(started.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    if plan.runtime.kind == Kind::Plain {
+        remove_cgroups(&plan.name);
+    }
     prepared.cgroup.remove();
     if let Some(asking) = asked_to_remove {
         remove(plan, asking);

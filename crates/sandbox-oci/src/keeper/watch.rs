@@ -36,11 +36,11 @@ const FAR: Duration = Duration::from_millis(100);
 /// Nobody fills memory faster than this, in bytes for each millisecond.
 const FASTEST: u64 = 4 << 20;
 /// What ended commands had is given back after a moment.
-const GIVEN_BACK: Duration = Duration::from_secs(10);
+const GIVEN_BACK: Duration = Duration::from_secs(30);
 /// More than this is not what is still on its way.
 const GROWTH: u64 = 16 << 20;
 /// An executor that is asked to end its commands does so soon.
-const OBEYED: Duration = Duration::from_secs(5);
+const OBEYED: Duration = Duration::from_secs(15);
 const DISK_EVERY: Duration = Duration::from_secs(1);
 /// What gVisor keeps the memory of commands in.
 const MEMORY_FILE: &str = "runsc-memory";
@@ -99,7 +99,8 @@ impl Watching {
 
     /// What it uses.
     pub fn usage(&self) -> Usage {
-        let mut usage = match self.cgroup.usage(&self.name) {
+        let own = self.memory.as_ref().and_then(|_| self.cgroup.usage(&self.name));
+        let mut usage = match own {
             Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
             None => self.supervisor.borrow().usage(),
         };
@@ -126,9 +127,26 @@ impl Watching {
             }
             let verdicts = self.verdicts.get();
             self.publish(Verdicts { memory: verdicts.memory + 1, memory_used: used, ..verdicts });
-            if !self.end_commands().await || !self.is_given_back(limit).await {
+            let ended = tokio::select! {
+                ended = self.end_commands() => ended,
+                () = self.is_twice(limit) => false,
+            };
+            if !ended {
                 return;
             }
+            // Who started meanwhile was ended too, for the same reason.
+            let verdicts = self.verdicts.get();
+            self.publish(Verdicts { memory: verdicts.memory + 1, ..verdicts });
+            if !self.is_given_back(limit).await {
+                return;
+            }
+        }
+    }
+
+    /// An executor that takes so long does not hold its commands.
+    async fn is_twice(&self, limit: Bytes) {
+        while self.memory_used().unwrap_or_default() < limit.0.saturating_mul(2) {
+            tokio::time::sleep(NEAR).await;
         }
     }
 
