@@ -29,6 +29,7 @@ pub async fn nothing_of_this_machine_shows(bench: Workbench) {
             "/etc",
             "/opt/sandbox",
             "/proc",
+            "/.sandbox",
             "/sys",
             "/dev",
             "/tmp",

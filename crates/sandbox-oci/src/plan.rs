@@ -118,7 +118,9 @@ pub fn plan(
         capabilities: if gvisor { kept | FOR_GROUNDWORK } else { kept },
         tmp: policy.limits.tmp,
         counts,
-        writable: (policy.filesystem.root == Root::ReadOnly).then(|| plan::with_places(&[WORKSPACE, HOME], prepared)),
+        // Said once more to gVisor, which has a file system of its own.
+        writable: (gvisor && policy.filesystem.root == Root::ReadOnly)
+            .then(|| plan::with_places(&[WORKSPACE, HOME], prepared)),
     };
     let config = bundle::config(&wanted).ok().and_then(|config| serde_json::to_string(&config).ok());
     let config =
@@ -194,12 +196,15 @@ fn view_steps(all: Vec<Step>, folder: &Path, outside: impl Fn(u32) -> u32) -> Ve
     };
     let inner = INNER.trim_start_matches('/').to_owned();
     let own = [
+        Step::Folder { target: "sys".into(), mode: 0o555 },
         Step::Folder { target: inner.clone(), mode: 0o755 },
         Step::Bind { source: folder.join("inner"), target: inner, access: Access::Read },
     ];
     // The keeper is outside, and counts ids as there.
     let counted = |step: Step| match step {
         Step::Place { source, target, owner } => Step::Place { source, target, owner: outside(owner) },
+        // runc gives what it mounts the mode of what it mounts it on.
+        Step::Folder { target, .. } if target == "tmp" => Step::Folder { target, mode: 0o1777 },
         other => other,
     };
     own.into_iter().chain(all.into_iter().filter(ours).map(counted)).collect()

@@ -17,6 +17,8 @@ const KNOWN: &[&str] = &[
     "device_files",
     "make_character_device",
     "make_block_device",
+    // It does not tell in statfs(2) what is read-only; writing is refused all the same, by gVisor and by the mounts beneath.
+    "root_mounted_writable",
     // Its own scheduler and memory killer: neither priority nor score is seen outside.
     "raise_priority",
     "protect_from_oom",
@@ -26,6 +28,8 @@ const KNOWN: &[&str] = &[
     "low_ports",
     "socket_privileges",
     // Its count comes late, see `enforcement`.
+    "fork_bomb",
+    "fork_tree",
     "zombie_flood",
     // Its clocks go on while it stands still, so inside it looks like more than was used.
     "cpu_by_processes",

@@ -202,7 +202,7 @@ async fn answer(
                     Some(connection) => (Answer::Connected, Some(connection)),
                     None => (Answer::Refused(format!("its executor does not call within {PATIENCE:?}")), None),
                 },
-                Ask::Usage => (Answer::Used(desk.watch.usage()), None),
+                Ask::Usage => (Answer::Used(desk.watch.usage().await), None),
                 Ask::Door => (Answer::Door, desk.out.as_ref().and_then(|out| out.try_clone().ok())),
                 Ask::Remove => {
                     removing.set(Some(asking));
