@@ -2,8 +2,9 @@
 
 use crate::{
     clock::{Row, Samples},
+    engines::{self, Engines},
     files,
-    results::Results,
+    results::{Part, Results},
     scale::{Crowd, Footprints, Rates},
     starts::names::*,
     way_out,
@@ -83,7 +84,49 @@ pub fn goals(results: &Results) -> Vec<Goal> {
     all.push(crowd(results));
     all.extend(transfers(results));
     all.extend(way_out::page::goals(&results.way_out));
+    all.extend(engines(results));
     all
+}
+
+fn engines(results: &Results) -> [Goal; 6] {
+    use Time::{First, Total};
+    use engines::names::*;
+    let Engines { docker, gvisor, images, loads } = &results.engines;
+    let against = |what, part: &Part<Vec<Row>>, time, ours, theirs, aim, most| {
+        by_time(results, what, part.as_deref(), time, [ours, theirs], aim, most)
+    };
+    [
+        against(
+            "docker backend: a command in a live sandbox against `docker exec`",
+            docker,
+            Total,
+            LIVE,
+            EXEC,
+            "≤ 1/10",
+            0.1,
+        ),
+        against(
+            "docker backend: create → first output against `docker run`",
+            docker,
+            First,
+            CREATE,
+            RUN,
+            "≤ 1.2×",
+            1.2,
+        ),
+        against("the same where one was ready", docker, First, WARM, RUN, "≤ 1/10", 0.1),
+        against("embedded from an OCI image against embedded from `host`", images, First, IMAGE, HOST, "≤ 1.2×", 1.2),
+        against(
+            "`runsc` directly against `docker run --runtime=runsc`",
+            gvisor,
+            First,
+            DIRECT_GVISOR,
+            RUN_GVISOR,
+            "≤ 1/2",
+            0.5,
+        ),
+        against("taking in an archive against `docker load`", loads, Total, PULL, LOAD, "≤ 1.0×", 1.0),
+    ]
 }
 
 fn by_time(

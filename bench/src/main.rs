@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod engines;
 mod files;
 mod goals;
 mod machine;
@@ -28,9 +29,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use crate::{
+    engines::Engines,
     machine::Machine,
     ours::Embedded,
-    results::{Part, Results},
+    results::{NOT_HERE, Part, Results},
     rivals::Docker,
     starts::Field,
 };
@@ -53,11 +55,14 @@ struct Arguments {
     /// Why there is none.
     #[arg(long, default_value = "not asked for")]
     no_docker: String,
+    /// The engine knows gVisor as `runsc`.
+    #[arg(long)]
+    gvisor: bool,
     /// Few rounds and small numbers: shows that everything works, not how fast.
     #[arg(long)]
     short: bool,
-    /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd, files
-    /// or "way out".
+    /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd, files, "way out", engines, gvisor,
+    /// images or loads.
     #[arg(long)]
     only: Option<String>,
 }
@@ -73,6 +78,8 @@ struct Size {
     file: u64,
     file_rounds: usize,
     way_out: way_out::Size,
+    engine_rounds: usize,
+    loads: usize,
 }
 
 const FULL: Size = Size {
@@ -85,6 +92,8 @@ const FULL: Size = Size {
     file: 1 << 30,
     file_rounds: 8,
     way_out: way_out::Size { rounds: 4, bytes: 500_000_000, connects: 200, held: 1000 },
+    engine_rounds: 15,
+    loads: 5,
 };
 const SHORT: Size = Size {
     rounds: 5,
@@ -96,6 +105,8 @@ const SHORT: Size = Size {
     file: 128 << 20,
     file_rounds: 1,
     way_out: way_out::Size { rounds: 1, bytes: 100_000_000, connects: 20, held: 200 },
+    engine_rounds: 2,
+    loads: 1,
 };
 
 fn main() -> Result<()> {
@@ -131,7 +142,26 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     private(folder, "mcp")?;
     let field = Field { embedded: &embedded, sandbox_mcp: &arguments.sandbox_mcp, folder, docker: engine };
     let part = Chosen(arguments.only.as_deref());
+    let engines = match engine {
+        Some(docker) => {
+            let field = engines::Field { sandbox_mcp: &arguments.sandbox_mcp, folder, docker };
+            Engines {
+                docker: part.measure("engines", || field.docker(size.engine_rounds)),
+                gvisor: match arguments.gvisor {
+                    true => part.measure("gvisor", || field.gvisor(size.engine_rounds)),
+                    false => Err(format!("gvisor: {NOT_HERE}")),
+                },
+                images: part.measure("images", || field.images(size.rounds, &field.archive()?)),
+                loads: part.measure("loads", || field.loads(size.loads, &field.archive()?)),
+            }
+        }
+        None => {
+            let none = || Err("engines: no docker".to_owned());
+            Engines { docker: none(), gvisor: none(), images: none(), loads: none() }
+        }
+    };
     Ok(Results {
+        engines,
         machine,
         cold: part.measure("starts", || starts::cold(&field, size.rounds)),
         live: part.measure("commands", || starts::live(&field, size.execs, size.rounds_at_once)),

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -43,13 +44,28 @@ impl Server {
 
     /// `create_sandbox`, `run_command`, `cleanup_session`. An answer comes whole, so the first output is the second answer.
     pub fn time_start(&mut self) -> Result<Timing> {
+        self.time_start_of(json!({}))
+    }
+
+    /// The same with these arguments for the sandbox.
+    pub fn time_start_of(&mut self, arguments: Value) -> Result<Timing> {
         let mut watch = Stopwatch::start();
-        let session = self.create(json!({}))?;
+        let session = self.create(arguments)?;
         let ran = self.run(&session, "echo hello")?;
         watch.output();
         ensure!(ran["stdout"] == "hello\n", "run_command answered {ran}");
         self.call("cleanup_session", json!({ "session_id": session }))?;
         Ok(watch.stop())
+    }
+
+    /// Waits until so many sandboxes are ready before anybody asks.
+    pub fn until_ready(&mut self, count: usize, patience: Duration) -> Result<()> {
+        let start = Instant::now();
+        while self.call("get_sandbox_status", json!({}))?["warm"] != json!(count) {
+            ensure!(start.elapsed() < patience, "{count} sandboxes are not ready after {patience:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// `create_sandbox`; its session.

@@ -27,6 +27,11 @@ impl CommandLine {
         Self(all)
     }
 
+    /// Its words.
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
     /// Starts it, waits for its first byte and for its end.
     pub fn time(&self) -> Result<Timing> {
         let mut watch = Stopwatch::start();

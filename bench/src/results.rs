@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     clock::Row,
+    engines::Engines,
     files::Transfers,
     goals::goals,
     machine::Machine,
@@ -11,6 +12,9 @@ use crate::{
     starts::MANY,
     way_out::{self, WayOut},
 };
+
+/// How the reason ends why something was not measured that this machine does not have.
+pub const NOT_HERE: &str = "not installed";
 
 /// A part that was measured, or why it was not.
 pub type Part<T> = Result<T, String>;
@@ -37,6 +41,8 @@ pub struct Results {
     pub transfers: Part<Transfers>,
     /// What comes in from outside.
     pub way_out: Part<WayOut>,
+    /// Other engines, and images.
+    pub engines: Engines,
 }
 
 impl Results {
@@ -57,7 +63,10 @@ impl Results {
             self.transfers.as_ref().err(),
             self.way_out.as_ref().err(),
         ];
-        parts.into_iter().flatten().collect()
+        // Without an engine there is nothing to compare these with.
+        let engines = self.engines.parts().into_iter().filter_map(|(_, part)| part.as_ref().err());
+        let engines = engines.filter(|why| self.docker.is_ok() && !why.ends_with(NOT_HERE));
+        parts.into_iter().flatten().chain(engines).collect()
     }
 
     /// The page.
@@ -86,6 +95,9 @@ impl Results {
         self.write_crowd(&mut page);
         self.write_transfers(&mut page);
         way_out::page::write(&mut page, &self.way_out);
+        for (title, part) in self.engines.parts() {
+            section(&mut page, title, part.as_deref());
+        }
         page
     }
 

@@ -54,7 +54,38 @@ impl Docker {
 
     /// One command in a container of its own that is removed afterwards.
     pub fn run(&self, command: &[&str]) -> CommandLine {
-        self.words(["run", "--rm", "--network=none", &self.image]).with(command.iter().copied())
+        self.run_with(&[], command)
+    }
+
+    /// The same with these options.
+    pub fn run_with(&self, options: &[&str], command: &[&str]) -> CommandLine {
+        let words = ["run", "--rm", "--network=none"].into_iter().chain(options.iter().copied()).chain([&*self.image]);
+        self.words(words).with(command.iter().copied())
+    }
+
+    /// Where it is reached.
+    pub fn address(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    /// Takes an archive in.
+    pub fn load(&self, archive: &Path) -> CommandLine {
+        self.words(["load", "--quiet", "--input", &archive.display().to_string()])
+    }
+
+    /// Gives an image a second name.
+    pub fn tag(&self, name: &str) -> Result<()> {
+        self.words(["tag", &self.image, name]).output().map(drop)
+    }
+
+    /// Writes images to an archive.
+    pub fn save(&self, name: &str, archive: &Path) -> Result<()> {
+        self.words(["save", "--output", &archive.display().to_string(), name]).output().map(drop)
+    }
+
+    /// Removes a name of an image, and the image with its last one.
+    pub fn remove_image(&self, name: &str) -> Result<()> {
+        self.words(["image", "rm", "--force", name]).output().map(drop)
     }
 
     /// Starts a container that does nothing; its id.
@@ -78,7 +109,6 @@ impl Docker {
     }
 
     fn words<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> CommandLine {
-        CommandLine::new(["docker".to_owned(), "--host".to_owned(), format!("unix://{}", self.socket.display())])
-            .with(words)
+        CommandLine::new(["docker".to_owned(), "--host".to_owned(), self.address()]).with(words)
     }
 }

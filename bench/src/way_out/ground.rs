@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
+use super::weight::Weight;
 use crate::{program::CommandLine, results::Part};
 
 /// The server by the pair of cards: an address that is rewritten on the way, as a container's connections are.
@@ -30,6 +31,7 @@ pub struct Ground {
     pub veth: Part<Held>,
     /// Behind a network stack in a program.
     pub slirp: Part<Slirp>,
+    weight: Option<Weight>,
 }
 
 /// A network namespace for as long as this is there.
@@ -51,19 +53,24 @@ impl Ground {
     pub fn make() -> Result<Self> {
         if CommandLine::new(["id", "-u"]).output()? != "0" {
             let slirp = Slirp::start(None).map_err(in_one_line);
-            return Ok(Self { outside: None, veth: Err("needs root".to_owned()), slirp });
+            return Ok(Self { outside: None, veth: Err("needs root".to_owned()), slirp, weight: None });
         }
         let outside = Held::make(&["--net"], &["--net"])?;
         outside.run(&["ip", "link", "set", "lo", "up"])?;
         let veth = veth(&outside).map_err(in_one_line);
         let slirp = Slirp::start(Some(&outside)).map_err(in_one_line);
-        Ok(Self { outside: Some(outside), veth, slirp })
+        Ok(Self { outside: Some(outside), veth, slirp, weight: Weight::make() })
     }
 
     /// The namespace of the servers, if it is not our own.
     pub fn namespace(&self) -> Option<PathBuf> {
         let outside = self.outside.as_ref()?;
         Some(format!("/proc/{}/ns/net", outside.holder.id()).into())
+    }
+
+    /// What the command line of a client outside begins with: it weighs as much as one in a sandbox.
+    pub fn client(&self, enter: CommandLine) -> CommandLine {
+        self.weight.as_ref().map_or_else(|| enter.clone(), |weight| weight.enter().with(enter.words()))
     }
 
     /// What a command line begins with that is to run where the servers are.

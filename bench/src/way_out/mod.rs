@@ -10,6 +10,7 @@ mod inside;
 pub mod page;
 mod traffic;
 mod ways;
+mod weight;
 
 use std::{path::Path, time::Duration};
 

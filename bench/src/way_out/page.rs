@@ -34,8 +34,8 @@ pub fn write(page: &mut String, way_out: &Part<WayOut>) {
          the time from connecting to the first byte of a reply. What is measured runs in a network namespace of its own \
          (as root), so there are no other rules on the way. HTTP without TLS is read and said again, request by request, \
          so that each is for the server that the rule names.\n\nThe load was {} before. All sandboxes together weigh a \
-         tenth of one other process when processors are scarce, and the clients outside do not: only on a machine that does \
-         nothing else this compares ways, elsewhere also weights.\n\n",
+         tenth of one other process when processors are scarce; as root the clients outside are given the same weight, so \
+         that ways are compared and not weights.\n\n",
         way_out.bytes / 1_000_000,
         way_out.load
     );

@@ -63,7 +63,7 @@ enum By {
 /// Those that can be measured, and those that cannot with the reason.
 pub fn ways(ground: &Ground, port: u16) -> Result<(Vec<Way>, Missing)> {
     let program = std::env::current_exe()?.display().to_string();
-    let ours = |enter: CommandLine| From::Here(enter.with([program.as_str()]));
+    let ours = |enter: CommandLine| From::Here(ground.client(enter).with([program.as_str()]));
     let straight = By::Client(How::Straight);
     let mut missing = Vec::new();
     let mut all = vec![
@@ -83,7 +83,7 @@ pub fn ways(ground: &Ground, port: u16) -> Result<(Vec<Way>, Missing)> {
         (TRANSPARENT_HTTP, From::Sandbox, SERVER, By::Client(How::StraightHttp)),
         (TUNNEL, From::Sandbox, SERVER, By::Client(How::Tunnel)),
         (PROXY_HTTP, From::Sandbox, SERVER, By::Client(How::ProxyHttp)),
-        (CURL, From::Here(ground.outside()), LOCAL, By::CurlWithoutProxy),
+        (CURL, From::Here(ground.client(ground.outside())), LOCAL, By::CurlWithoutProxy),
         (CURL_TRANSPARENT, From::Sandbox, SERVER, By::CurlWithoutProxy),
         (CURL_PROXY, From::Sandbox, SERVER, By::Curl),
     ]);

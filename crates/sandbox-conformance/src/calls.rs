@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    Control, Error, Image,
+    Control, Error,
     exec::{Exec, Exit},
     policy::{Capabilities, Policy, SystemCalls, User},
 };
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, has_own_kernel, run, sh, spec};
+use crate::workbench::{Workbench, has_own_kernel, run, sh};
 
 const BUILT_IN: [SystemCalls; 3] = [SystemCalls::Minimal, SystemCalls::Standard, SystemCalls::Build];
 
@@ -132,11 +132,11 @@ pub async fn a_tracer_does_not_reach_the_executor(bench: Workbench) {
     let (_sandbox, client) = bench
         .sandbox_with(|spec| {
             spec.policy = Policy::preset("build").unwrap();
-            spec.image = Image::Folder(image);
+            spec.image = image;
         })
         .await;
     for user in [User::Sandbox, User::Root] {
-        let mut spec = spec();
+        let mut spec = bench.spec();
         spec.policy.privileges.user = user;
         spec.policy.privileges.capabilities = Capabilities::from_names(["sys_ptrace"]).unwrap();
         let made = bench.subject.backend.create(&spec).await.map(drop);
@@ -220,7 +220,7 @@ pub async fn a_profile_of_ones_own_is_held_with_the_floor_beneath(bench: Workben
         (r#"{"defaultAction": "SCMP_ACT_ALLOW", "more": 1}"#, "more"),
     ] {
         std::fs::write(&path, text).unwrap();
-        let mut spec = spec();
+        let mut spec = bench.spec();
         spec.policy.privileges.system_calls = SystemCalls::File(path.clone());
         match bench.subject.backend.create(&spec).await {
             Err(Error::Invalid { what, .. }) => assert!(what.contains(expected), "{what}"),

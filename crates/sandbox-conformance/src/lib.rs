@@ -19,15 +19,15 @@ mod walls;
 mod workbench;
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     panic::AssertUnwindSafe,
-    path::PathBuf,
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use sandbox_core::{Backend, policy::SystemCalls};
+use sandbox_core::{Backend, Control, Image, policy::SystemCalls};
 pub use workbench::Workbench;
 
 /// A variable that the program which runs this suite has in its environment, and that no sandbox may see.
@@ -38,10 +38,23 @@ pub const SECRET: &str = "SECRET_OF_THE_SERVER";
 pub struct Subject {
     /// The backend.
     pub backend: Arc<dyn Backend>,
-    /// A folder with a root file system that has a shell, for cases that want an image of their own.
-    pub image: Option<PathBuf>,
+    /// A small image that has a shell, for cases that want an image of their own.
+    pub image: Option<Image>,
+    /// Whose programs a sandbox has that names no image.
+    pub programs: Programs,
+    /// What this backend cannot hold: it is refused by name, and accepted for all other cases.
+    pub unheld: BTreeSet<Control>,
     /// Terminals that one sandbox has at most.
     pub terminals: u64,
+}
+
+/// Whose programs a sandbox has that names no image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// Those of the machine that the suite runs on.
+    OfThisMachine,
+    /// Those of an image that the backend was given.
+    OfAnImage,
 }
 
 type Case = (&'static str, fn(Workbench) -> Pin<Box<dyn Future<Output = ()> + Send>>);

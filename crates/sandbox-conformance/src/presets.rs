@@ -7,7 +7,7 @@ use sandbox_core::{
 };
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, has_own_kernel, run, sh, spec};
+use crate::workbench::{Workbench, has_own_kernel, run, sh};
 
 /// What commands see of their policy, as one line per field.
 const LOOK: &str = r#"
@@ -48,10 +48,11 @@ for child in made: os.kill(child, 9)
 "#;
 
 async fn meet(bench: Workbench, name: &str) {
-    let policy = Policy::preset(name).unwrap();
+    let mut policy = Policy::preset(name).unwrap();
+    policy.allow_unenforced.extend(&bench.subject.unheld);
     if bench.subject.image.is_none() && policy.filesystem.root == Root::Writable {
         // A backend without layers says so.
-        let mut refused = spec();
+        let mut refused = bench.spec();
         refused.policy = policy;
         assert!(matches!(bench.subject.backend.create(&refused).await, Err(Error::Unavailable { .. })));
         return;

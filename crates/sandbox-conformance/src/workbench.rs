@@ -13,7 +13,7 @@ use sandbox_executor::{
     transfer::Piece,
 };
 
-use crate::Subject;
+use crate::{Programs, Subject};
 
 /// Makes sandboxes and removes them when the case is over.
 #[derive(Clone)]
@@ -66,10 +66,23 @@ impl Workbench {
         let mut spec = spec();
         spec.policy.privileges.system_calls = self.calls.clone();
         change(&mut spec);
+        spec.policy.allow_unenforced.extend(&self.subject.unheld);
         let sandbox = self.subject.backend.create(&spec).await.unwrap_or_else(|error| panic!("create: {error}"));
         self.made.lock().unwrap().push(sandbox.clone());
         let client = connect(sandbox.as_ref()).await;
         (sandbox, client)
+    }
+
+    /// What every case starts from that makes its own, with what cannot be held accepted.
+    pub fn spec(&self) -> SandboxSpec {
+        let mut spec = spec();
+        spec.policy.allow_unenforced.extend(&self.subject.unheld);
+        spec
+    }
+
+    /// Whether sandboxes without an image have this machine's own programs.
+    pub fn is_of_this_machine(&self) -> bool {
+        self.subject.programs == Programs::OfThisMachine
     }
 
     /// Removes all that was made.

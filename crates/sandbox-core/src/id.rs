@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Hexadecimal digits of chance in a session id: 96 bits, so that it cannot be guessed.
 const RANDOM_DIGITS: usize = 24;
 
+/// The label of nobody.
+const NOBODY: &str = "-";
+
 /// The text is not such a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a {what}")]
@@ -26,6 +29,11 @@ impl UserId {
         Self("local".to_owned())
     }
 
+    /// Nobody yet: the owner of a sandbox that was made before anybody asked for it. Nobody can say to be this one.
+    pub fn nobody() -> Self {
+        Self(NOBODY.to_owned())
+    }
+
     /// The label.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -37,7 +45,7 @@ impl FromStr for UserId {
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
-        if (1..=64).contains(&text.len()) && text.chars().all(allowed) {
+        if (1..=64).contains(&text.len()) && text.chars().all(allowed) && text != NOBODY {
             Ok(Self(text.to_owned()))
         } else {
             let what = "user id: use 1 to 64 letters, digits, '.', '_', '@' or '-'";
@@ -56,7 +64,8 @@ impl SessionId {
     pub fn random(user: &UserId) -> Result<Self, getrandom::Error> {
         let mut chance = [0u8; RANDOM_DIGITS / 2];
         getrandom::fill(&mut chance)?;
-        let label: String = user.0.chars().take(24).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let user = if user.0 == NOBODY { "warm" } else { &user.0 };
+        let label: String = user.chars().take(24).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let digits: String = chance.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self(format!("sandbox_{label}_{digits}")))
     }
@@ -128,20 +137,39 @@ macro_rules! string_like {
                 id.0
             }
         }
-        impl TryFrom<String> for $name {
-            type Error = InvalidId;
-            fn try_from(text: String) -> Result<Self, InvalidId> {
-                text.parse()
-            }
-        }
     )*};
 }
 string_like!(UserId, SessionId);
+
+impl TryFrom<String> for SessionId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        text.parse()
+    }
+}
+
+/// As it was written down, which only this program does: there it may be nobody.
+impl TryFrom<String> for UserId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        if text == NOBODY { Ok(Self::nobody()) } else { text.parse() }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn nobody_can_say_to_be_nobody_and_yet_it_is_written_down() {
+        assert!("-".parse::<UserId>().is_err());
+        assert_eq!(UserId::try_from(String::from(UserId::nobody())), Ok(UserId::nobody()));
+        let id = SessionId::random(&UserId::nobody()).unwrap_or_else(|e| panic!("{e}"));
+        assert!(id.as_str().starts_with("sandbox_warm_"), "{id}");
+    }
 
     #[test]
     fn a_session_id_reads_well_and_parses_back() {

@@ -16,6 +16,7 @@ use crate::{
     dial::dial,
     ledger::{Entry, Ledger},
     limits::Meter,
+    own::{Own, OwnTools},
     places::{Place, Share},
     record::Record,
     secrets::{Alarm, Secrets},
@@ -37,6 +38,7 @@ pub struct Engine {
     ledger: Arc<Ledger>,
     secrets: Secrets,
     adviser: Adviser,
+    own: Option<Own>,
 }
 
 /// What makes one sandbox's way out different from another's.
@@ -57,6 +59,8 @@ pub struct Setup {
     pub secrets: Secrets,
     /// Who reads what is said about refusals.
     pub reader: Reader,
+    /// What this program itself offers to programs inside, if anything.
+    pub own: Option<OwnTools>,
 }
 
 impl Setup {
@@ -64,7 +68,7 @@ impl Setup {
     pub fn new(rules: Rules, resolver: Resolver, recorder: impl Fn(Record) + Send + Sync + 'static) -> Self {
         let (limits, places, secrets) = (Limits::default(), Places::default(), Secrets::default());
         let (recorder, on_refusal, reader) = (Box::new(recorder), Box::new(|_: &Record| {}), Reader::default());
-        Self { rules, resolver, limits, places, recorder, on_refusal, secrets, reader }
+        Self { rules, resolver, limits, places, recorder, on_refusal, secrets, reader, own: None }
     }
 }
 
@@ -105,7 +109,7 @@ impl Refusal {
 impl Engine {
     /// Ready to be served.
     pub fn new(setup: Setup) -> Arc<Self> {
-        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets, reader } = setup;
+        let Setup { rules, resolver, limits, places, recorder, on_refusal, secrets, reader, own } = setup;
         Arc::new(Self {
             rules: watch::Sender::new(Arc::new(rules)),
             resolver,
@@ -117,6 +121,7 @@ impl Engine {
             ledger: Ledger::new(recorder, on_refusal),
             secrets,
             adviser: Adviser { reader, limits },
+            own: own.map(Own::new),
         })
     }
 
@@ -125,6 +130,11 @@ impl Engine {
         self.share.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
+    }
+
+    /// What this program itself offers inside.
+    pub(crate) fn own(&self) -> Option<&Own> {
+        self.own.as_ref()
     }
 
     /// Returns when all is over.

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    Engine, Opened, Reason, Refusal, Target, TargetError,
+    Engine, Opened, Reason, Refusal, Target, TargetError, own,
     places::Place,
     record::UNNAMED,
     secrets,
@@ -84,6 +84,12 @@ impl Engine {
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>, place: Option<Arc<Place>>) -> Response<Body> {
+        if own::is_meant(&request) {
+            return match place {
+                Some(place) => self.serve_own(request, place).await,
+                None => page(StatusCode::SERVICE_UNAVAILABLE, Reason::TooManyConnections, "Close some connections.\n"),
+            };
+        }
         if secrets::is_meant(&request) {
             return match place {
                 Some(place) => self.serve_service(request, place).await,

@@ -61,6 +61,7 @@ async fn an_address_behind_a_prefix_is_what_it_becomes() {
         on_refusal: Box::new(|_| {}),
         secrets: sandbox_egress::Secrets::default(),
         reader: sandbox_egress::Reader::Model,
+        own: None,
     });
     let open = async |target: &str| match engine.open(target.parse().unwrap()).await {
         Ok(_) => panic!("{target} was reached"),

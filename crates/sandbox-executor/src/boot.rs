@@ -104,6 +104,9 @@ pub struct Itself {
     /// What the folders of `own` may hold together. The executor looks at them, and ends all commands when it is more.
     #[serde(default)]
     pub disk: Option<Bytes>,
+    /// Whether what was changed of the root counts too.
+    #[serde(default)]
+    pub root: bool,
     /// What whoever comes over a bridge must know; nobody may come that way where it is empty.
     #[serde(default, with = "serde_bytes")]
     pub token: Vec<u8>,

@@ -121,6 +121,8 @@ pub struct Running {
     pub processes: u32,
     /// Jobs that have not ended.
     pub jobs: u32,
+    /// Bytes of files that the sandbox keeps, where the executor measures them itself.
+    pub kept: Option<u64>,
 }
 
 impl Client {
@@ -276,7 +278,7 @@ impl Client {
     /// What runs inside, as the executor sees it.
     pub async fn usage(&self) -> Result<Running, ClientError> {
         match self.ask(&Request::Usage).await? {
-            Reply::Usage { processes, running_jobs } => Ok(Running { processes, jobs: running_jobs }),
+            Reply::Usage { processes, running_jobs, kept } => Ok(Running { processes, jobs: running_jobs, kept }),
             other => Err(unexpected(&other)),
         }
     }

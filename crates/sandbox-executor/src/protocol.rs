@@ -277,6 +277,9 @@ pub enum Reply {
         processes: u32,
         /// Jobs that have not ended.
         running_jobs: u32,
+        /// Bytes of files that the sandbox keeps, where the executor measures them itself.
+        #[serde(default)]
+        kept: Option<u64>,
     },
 }
 

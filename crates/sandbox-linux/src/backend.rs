@@ -22,6 +22,7 @@ use sandbox_core::{
     Backend, Created, Door, Error, Facts, Policy, Probe, Progress, Recovered, Reference, Result, SandboxSpec,
     SessionId, Usage,
 };
+use sandbox_image::ImageSettings;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -33,9 +34,10 @@ use crate::{
     handover::pair,
     host::Host,
     ids::SLOTS,
+    images,
     orders::{Order, Report},
     plan,
-    prepared::{self, Prepared},
+    prepared::Prepared,
     probe,
     sandbox::LinuxSandbox,
     seccomp::Chosen,
@@ -60,6 +62,7 @@ pub struct LinuxBackend {
 struct Inner {
     state: PathBuf,
     lease: Duration,
+    images: ImageSettings,
     launcher: std::result::Result<Launcher, Error>,
 }
 
@@ -103,13 +106,18 @@ impl LinuxBackend {
     /// Must be called within a tokio runtime. Where sandboxes cannot be made, this succeeds all the same: existing ones
     /// can be looked at, and [`Backend::probe`] says what is wrong.
     pub fn start(state: &Path) -> Result<Self> {
+        Self::start_with(state, ImageSettings::default())
+    }
+
+    /// The same, with what the operator says about images.
+    pub fn start_with(state: &Path, images: ImageSettings) -> Result<Self> {
         for name in ["sandboxes", "trash", "spare", "cache"] {
             let folder = state.join(name);
             fs::create_dir_all(&folder).map_err(Error::io(format!("making {}", folder.display())))?;
         }
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(60);
         let launcher = Launcher::start(state);
-        let inner = Arc::new(Inner { state: state.into(), lease: Duration::from_secs(lease), launcher });
+        let inner = Arc::new(Inner { state: state.into(), lease: Duration::from_secs(lease), images, launcher });
         if let Ok(launcher) = &inner.launcher {
             let descriptor = launcher.control.get_ref().try_clone().map_err(Error::io("watching the launcher"))?;
             tokio::spawn(listen(Arc::downgrade(&inner), descriptor));
@@ -160,19 +168,24 @@ impl Backend for LinuxBackend {
         probe::probe(policies, self.launcher().map(|launcher| &launcher.host))
     }
 
-    async fn fetch(&self, image: &Reference, _: Progress<'_>) -> Result<()> {
-        Err(prepared::no_references(image))
+    async fn fetch(&self, image: &Reference, progress: Progress<'_>) -> Result<()> {
+        let images = images::of_host(&self.launcher()?.host, self.inner.images.clone())?;
+        Ok(images.fetch(image, progress).await.map(drop)?)
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
         let launcher = self.launcher()?;
+        no_runtime(spec)?;
         let calls = Chosen::find(&spec.policy.privileges)?;
-        let prepared = prepare(spec, &launcher.host).await?;
+        let standing = images::stand(spec, &launcher.host)?;
+        let mut prepared = prepare(&standing.spec, &launcher.host).await?;
+        prepared.named = standing.named.clone();
         let slot = if wall::stands(Wall::OwnUser) { slot(&spec.id) } else { 0 };
-        let (plan, enforcement) = plan::plan(spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
+        let (plan, enforcement) =
+            plan::plan(&standing.spec, &calls, &launcher.host, &prepared, slot, self.inner.lease)?;
         let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder)?;
-        certificates::write(spec, &plan.folder).map_err(Error::io("writing certificates"))?;
+        certificates::write(&standing.spec, &plan.folder).map_err(Error::io("writing certificates"))?;
         let folder = plan.folder.clone();
         let answer = tokio::time::timeout(
             spec.policy.limits.start,
@@ -367,6 +380,18 @@ async fn prepare(spec: &SandboxSpec, host: &Host) -> Result<Prepared> {
     }
 }
 
+/// There is nothing between a sandbox and the kernel here, so there is nothing to choose.
+pub(crate) fn no_runtime(spec: &SandboxSpec) -> Result<()> {
+    let Some(runtime) = &spec.policy.privileges.runtime else { return Ok(()) };
+    Err(Error::Invalid {
+        what: format!(
+            "the policy `{}` names the runtime `{runtime}`, and the embedded backend has none",
+            spec.policy.name
+        ),
+        fix: "Use a backend that drives runtimes (`--backend docker`), or a policy without a runtime".into(),
+    })
+}
+
 fn launcher_gone() -> Error {
     Error::Unavailable {
         what: "this server can make no more sandboxes".into(),
@@ -376,7 +401,7 @@ fn launcher_gone() -> Error {
 }
 
 /// The launcher gets no secret of ours: only the variables that it reads.
-fn keep_only_what_it_needs(command: &mut Command) {
+pub(crate) fn keep_only_what_it_needs(command: &mut Command) {
     command.env_clear();
     let internal = [crate::stage::FORCE_SINGLE, crate::stage::FORCE_BWRAP, crate::way_out::WITHOUT_FILTERS];
     for name in ["PATH"].into_iter().chain(internal) {

@@ -259,8 +259,11 @@ impl BirthError {
 
 /// Makes the folders that the sandbox will reach, for their owners.
 pub fn make_folders(plan: &Plan) -> Result<(), BirthError> {
-    let link = plan.ground.as_deref().map_or(Ok(()), |ground| symlink(ground, plan.folder.join(ground::LINK)));
-    link.and_then(|()| plan.folders.iter().try_for_each(|(name, owner)| make_folder(&plan.folder.join(name), *owner)))
+    let links = [(&plan.ground, ground::LINK), (&plan.image, sandbox_image::LINK)];
+    let mut links = links.into_iter().filter_map(|(to, name)| Some((to.as_deref()?, name)));
+    let linked = links.try_for_each(|(to, name)| symlink(to, plan.folder.join(name)));
+    linked
+        .and_then(|()| plan.folders.iter().try_for_each(|(name, owner)| make_folder(&plan.folder.join(name), *owner)))
         .map_err(BirthError::at("making folders"))
 }
 

@@ -23,9 +23,11 @@ pub mod executor_image;
 pub mod folder;
 pub mod ground;
 mod handover;
+pub mod here;
 mod holdings;
 pub mod host;
 pub mod ids;
+mod images;
 mod java_trust;
 mod landlock;
 mod launcher;
@@ -55,7 +57,7 @@ pub mod sys;
 pub mod trash;
 pub mod tree;
 pub mod tunnel;
-mod unavailable;
+pub mod unavailable;
 mod unlinked;
 #[cfg(feature = "breakable")]
 pub mod wall;
@@ -71,15 +73,26 @@ use sandbox_core::{Result, Sandbox};
 pub use aside::Leash;
 pub use backend::{BACKEND, LEASE_VARIABLE, LinuxBackend, slot};
 pub use certificates::renew as renew_certificates;
+pub use images::{is_there as has_image, open as open_images, root_of as root_of_image};
 pub use plan::{HOME, WORKSPACE, variables};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::run_single;
-pub use sys::interrupt_nobody;
+pub use sys::{interrupt_nobody, watched};
 
-/// Runs the launcher and ends, if this process was started as one. Call it first in `main`, before any thread exists.
+/// Runs the launcher, or what unpacks images, and ends, if this process was started as one. Call it first in `main`, before any thread exists.
 pub fn run_role_if_asked() {
     let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|name| name == backend::LAUNCHER_ROLE) {
+    let role = arguments.next().unwrap_or_default();
+    if role == images::ROLE {
+        let order = arguments.next().unwrap_or_default();
+        std::process::exit(images::work(&order.to_string_lossy()));
+    }
+    if role == here::ROLE {
+        let error = here::become_executor();
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), error.to_string().as_bytes());
+        std::process::exit(70);
+    }
+    if role == backend::LAUNCHER_ROLE {
         let state = arguments.next().unwrap_or_default();
         let code = match launcher::run(Path::new(&state)) {
             Ok(()) => 0,

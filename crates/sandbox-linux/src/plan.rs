@@ -21,6 +21,7 @@ use crate::{
     holdings,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
+    images,
     layers::Layers,
     network::Kind,
     prepared::Prepared,
@@ -50,6 +51,8 @@ pub struct Plan {
     pub folders: Vec<(String, u32)>,
     /// What of the cache its layers stand on; it is kept as long as the sandbox has a link to it.
     pub ground: Option<PathBuf>,
+    /// The same of images, where it starts from one that has a name.
+    pub image: Option<PathBuf>,
     /// User and group ids.
     pub ids: IdMap,
     /// The id that the first process takes inside.
@@ -186,6 +189,7 @@ pub fn plan(
         folder: host.state.join("sandboxes").join(spec.id.as_str()),
         folders: ["workspace", "home"].map(|name| (name.to_owned(), owner)).into(),
         ground: prepared.ground.clone(),
+        image: prepared.named.as_ref().map(|named| named.link.clone()),
         ids,
         first_id,
         counts,
@@ -224,7 +228,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec, network),
+            env: environment(spec, network, prepared),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -298,10 +302,10 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
 
 /// The variables that every command of such a sandbox starts with, on any backend.
 pub fn variables(spec: &SandboxSpec) -> BTreeMap<String, String> {
-    environment(spec, kind_of_network(spec))
+    environment(spec, kind_of_network(spec), &Prepared::default())
 }
 
-fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
+fn environment(spec: &SandboxSpec, network: Kind, prepared: &Prepared) -> BTreeMap<String, String> {
     let path = format!(
         "{HOME}/.venv/bin:{HOME}/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     );
@@ -324,6 +328,9 @@ fn environment(spec: &SandboxSpec, network: Kind) -> BTreeMap<String, String> {
     }
     if network == Kind::Wired {
         env.extend(proxy_variables().map(|(name, value)| (name.to_owned(), value)));
+    }
+    if let Some(named) = &prepared.named {
+        env = images::beneath(env, &named.env, HOME);
     }
     env.extend(spec.env.clone());
     env

@@ -10,15 +10,17 @@ use std::{
 };
 
 use sandbox_core::{
-    Error, Image, Reference, Result, SandboxSpec,
+    Error, Image, Result, SandboxSpec,
     policy::{DeniedPrograms, Root},
 };
+use sandbox_image::ImageError;
 
 use crate::{
     allowed, bwrap,
     ground::{self, Folders},
     host::{Host, Top},
     ids::IdSource,
+    images::Named,
     places,
     programs::Programs,
     unavailable::{self, Cover},
@@ -32,6 +34,8 @@ const MOST_KNOWN: usize = 64;
 pub struct Prepared {
     /// What a root of this machine's programs that can be changed stands on.
     pub ground: Option<PathBuf>,
+    /// What comes with an image that has a name.
+    pub named: Option<Named>,
     /// Folders that may be written though the root may not.
     pub places: Vec<String>,
     /// Programs that a stub is mounted over.
@@ -82,7 +86,8 @@ impl Prepared {
             check_image(folder)?;
         }
         if let Image::Reference(name) = &spec.image {
-            return Err(no_references(name));
+            // Whoever has it stands on a folder; see `images`.
+            return Err(ImageError::Missing(name.to_string()).into());
         }
         if host.bwrap.is_some() {
             bwrap::check(spec)?;
@@ -93,16 +98,7 @@ impl Prepared {
         let (covered, executable, missing) = looked_up(spec, host)?;
         let places = places::check(spec, host)?;
         let ground = needs_ground(spec).then(|| ground(spec, host, making)).transpose()?;
-        Ok(Self { ground, places, covered, executable, missing })
-    }
-}
-
-/// What is said of an image that only an engine has.
-pub fn no_references(name: &Reference) -> Error {
-    Error::Unavailable {
-        what: format!("the image {name}"),
-        why: "the embedded backend starts from `host` or from a folder".into(),
-        fix: "Name a folder that holds a root file system, or `host` for this machine's own programs, read-only".into(),
+        Ok(Self { ground, named: None, places, covered, executable, missing })
     }
 }
 

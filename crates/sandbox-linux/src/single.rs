@@ -22,6 +22,7 @@ use crate::{
     disk::{self, Free, Ledger, Occasion},
     executor_image, folder,
     host::Host,
+    images,
     plan::{self, Plan},
     prepared::Prepared,
     probe,
@@ -58,8 +59,11 @@ pub fn run_single(
     let stage = stage::enter()
         .map_err(|error| probe::unusable(&format!("becoming root of a user namespace failed: {error}")))?;
     let host = Host::look(state, stage)?;
-    let prepared = Prepared::for_spec(spec, &host)?;
-    let (mut plan, enforcement) = plan::plan(spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
+    // Until it is linked to.
+    let standing = images::stand(spec, &host)?;
+    let mut prepared = Prepared::for_spec(&standing.spec, &host)?;
+    prepared.named = standing.named.clone();
+    let (mut plan, enforcement) = plan::plan(&standing.spec, &calls, &host, &prepared, 0, Duration::ZERO)?;
     plan.boot.attachment = Attachment::Single(Box::new(exec));
     plan.confinement.die_with_launcher = true;
     // With a new label the kernel forgets it, and the executor has to say it again.

@@ -1,6 +1,10 @@
 //! Programs that a policy takes away: which files a stub is mounted over, so that they can be neither executed nor read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
 
 use crate::programs::{Entry, FOLDERS, Programs};
 
@@ -20,10 +24,15 @@ pub enum Cover {
 }
 
 /// The paths to be covered for a list of denied commands. Rules with more words than a name are about harmless programs.
-pub fn covers(deny: &BTreeSet<String>, programs: &Programs) -> BTreeMap<String, Cover> {
+pub(crate) fn covers(deny: &BTreeSet<String>, programs: &Programs) -> BTreeMap<String, Cover> {
     let denied: BTreeSet<&str> = deny.iter().map(String::as_str).filter(|rule| !rule.contains(' ')).collect();
     let entries = programs.entries(|name| is_denied(name, &denied));
     entries.iter().filter_map(|entry| cover(entry, &denied)).collect()
+}
+
+/// The same for a root file system in a folder, of which the names suffice.
+pub fn covered(root: &Path, deny: &BTreeSet<String>) -> io::Result<BTreeMap<String, Cover>> {
+    Ok(covers(deny, &Programs::of(root, Vec::new())?))
 }
 
 /// `mkfs` means `mkfs.ext4` too, and `nc` every `nc.openbsd`.

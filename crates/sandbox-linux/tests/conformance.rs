@@ -13,8 +13,8 @@ use std::{
     sync::Arc,
 };
 
-use sandbox_conformance::Subject;
-use sandbox_core::policy::SystemCalls;
+use sandbox_conformance::{Programs, Subject};
+use sandbox_core::{Image, policy::SystemCalls};
 use sandbox_linux::LinuxBackend;
 
 fn main() {
@@ -34,10 +34,16 @@ fn main() {
         let backend = LinuxBackend::start(&state).expect("the backend starts");
         // bwrap, where it has to start sandboxes for us, knows no layers.
         let bwrap = std::env::var_os("SANDBOX_MCP_USE_BWRAP").is_some();
-        let image = if bwrap { None } else { Some(image(folder.path())) };
+        let image = if bwrap { None } else { Some(Image::Folder(image(folder.path()))) };
         // Nor can it be told how many terminals there may be: only open files bound them.
         let terminals = if bwrap { 4096 } else { 64 };
-        let subject = Subject { backend: Arc::new(backend), image, terminals };
+        let subject = Subject {
+            backend: Arc::new(backend),
+            image,
+            programs: Programs::OfThisMachine,
+            unheld: Default::default(),
+            terminals,
+        };
         let mut failed = sandbox_conformance::run(subject.clone(), &filter).await;
         // What it is by default was tried above.
         for calls in [SystemCalls::Minimal, SystemCalls::Build] {

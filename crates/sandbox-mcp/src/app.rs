@@ -9,7 +9,9 @@ use sandbox_linux::LinuxBackend;
 use sandbox_oci::OciBackend;
 
 use crate::{
+    agent::Tasks,
     config::{self, Settings},
+    mcp::{self, Client},
     sandboxes::{Backends, Kept, Sandboxes},
 };
 
@@ -20,6 +22,10 @@ pub struct App {
     pub settings: Arc<Settings>,
     /// The centre.
     pub sandboxes: Sandboxes,
+    /// The client of a server, once there is one.
+    pub client: Client,
+    /// Tasks that this program works on.
+    pub tasks: Tasks,
     /// Who is on the terminal or on standard streams: the operating system's user.
     pub caller: UserId,
 }
@@ -29,8 +35,10 @@ impl App {
     pub async fn serve(settings: Settings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
-        let sandboxes = Sandboxes::open(settings.clone(), backends, attach).await?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        let client = Client::default();
+        let offer = mcp::inside::offer(settings.clone(), client.clone());
+        let sandboxes = Sandboxes::open(settings.clone(), backends, attach, offer).await?;
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client })
     }
 
     /// One command that makes sandboxes of its own.
@@ -38,7 +46,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// One command in a sandbox that ends with it: only its connections are written down.
@@ -46,7 +54,7 @@ impl App {
         let settings = Arc::new(settings);
         let backends = backends(&settings)?;
         let sandboxes = Sandboxes::visit(settings.clone(), Some(backends), attach, Kept::Network)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// One command that only reaches sandboxes which exist.
@@ -54,7 +62,7 @@ impl App {
         config::prepare_state(&settings.state)?;
         let settings = Arc::new(settings);
         let sandboxes = Sandboxes::visit(settings.clone(), None, attach, Kept::All)?;
-        Ok(Self { settings, sandboxes, caller: UserId::local() })
+        Ok(Self { settings, sandboxes, tasks: Tasks::default(), caller: UserId::local(), client: Client::default() })
     }
 
     /// On whose behalf the person at the terminal acts on this sandbox: labels keep apart whom a client serves, and all
@@ -66,8 +74,17 @@ impl App {
 
 /// All backends, of which the operator chose one as the default, in a state folder that is ours.
 pub fn backends(settings: &Settings) -> anyhow::Result<Backends> {
-    let backends = Backends::new(settings.backend.as_str()).with(sandbox_linux::BACKEND, embedded(settings)?);
+    let backends = Backends::new(settings.backend.as_str());
+    let backends = backends.with(sandbox_linux::BACKEND, embedded(settings)?);
+    let backends = backends.with(sandbox_docker::BACKEND, engine(settings)?);
     Ok(backends.with(sandbox_oci::BACKEND, runtime(settings)?))
+}
+
+/// Containers of an engine, which is looked for when somebody wants one.
+pub fn engine(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
+    config::prepare_state(&settings.state)?;
+    let options = sandbox_docker::Options { address: None, image: settings.engine_images.default.clone() };
+    Ok(Arc::new(sandbox_docker::DockerBackend::new(&settings.state, options)?))
 }
 
 /// An OCI runtime, which is looked for when somebody wants it.
@@ -79,13 +96,14 @@ pub fn runtime(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 /// The embedded backend.
 pub fn embedded(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
     config::prepare_state(&settings.state)?;
-    let backend = LinuxBackend::start(&settings.state);
+    let backend = LinuxBackend::start_with(&settings.state, settings.images.clone());
     Ok(Arc::new(backend.context("sandboxes cannot be made on this machine (`sandbox-mcp doctor` says more)")?))
 }
 
 /// A sandbox of another server of this user, by its folder.
 fn attach(folder: &Path) -> sandbox_core::Result<Arc<dyn Sandbox>> {
     match sandbox_linux::folder::facts(folder)?.backend.as_str() {
+        sandbox_docker::BACKEND => sandbox_docker::attach(folder),
         sandbox_oci::BACKEND => sandbox_oci::attach(folder),
         _ => sandbox_linux::attach(folder),
     }

@@ -5,21 +5,28 @@
 mod support;
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use sandbox_conformance::Subject;
-use sandbox_core::policy::SystemCalls;
+use sandbox_conformance::{Programs, Subject};
+use sandbox_core::{Image, policy::SystemCalls};
 
 fn main() {
     let Some(stage) = support::begin(sandbox_conformance::SECRET) else { return };
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let image = image(stage.folder());
     let failed = stage.runtime().block_on(async {
-        let subject = Subject { backend: Arc::new(stage.backend()), image: Some(image), terminals: 4096 };
+        let subject = Subject {
+            backend: Arc::new(stage.backend()),
+            image: Some(Image::Folder(image)),
+            programs: Programs::OfThisMachine,
+            unheld: BTreeSet::new(),
+            terminals: 4096,
+        };
         let mut failed = sandbox_conformance::run(subject.clone(), &filter).await;
         // With every profile it takes long where the machine is slow.
         let profiles = [SystemCalls::Minimal, SystemCalls::Build];

@@ -100,7 +100,7 @@ impl Capabilities {
         })
     }
 
-    /// Their names, without `CAP_`.
+    /// Their names, without `CAP_`, in the order of their numbers.
     pub fn names(self) -> Vec<&'static str> {
         NAMES.iter().enumerate().filter(|(number, _)| self.0 & (1 << number) != 0).map(|(_, name)| *name).collect()
     }

@@ -59,6 +59,8 @@ impl Policy {
         compare("capabilities", a.capabilities.to_string(), b.capabilities.to_string());
         compare("system calls", a.system_calls.to_string(), b.system_calls.to_string());
         compare("security profile", a.security_profile.to_string(), b.security_profile.to_string());
+        let runtime = |privileges: &Privileges| privileges.runtime.clone().unwrap_or_else(|| "any".to_owned());
+        compare("runtime", runtime(a), runtime(b));
         let allowed = |commands: &Commands| commands.allow.as_ref().map_or_else(|| "any".to_owned(), list);
         compare("allowed commands", allowed(&self.commands), allowed(&other.commands));
         if self.network_rules != other.network_rules {
@@ -121,6 +123,7 @@ impl Privileges {
             system_calls: self.system_calls.within(&ceiling.system_calls),
             // What a profile of another name gives nobody here can tell.
             security_profile: ceiling.security_profile.clone(),
+            runtime: ceiling.runtime.clone().or_else(|| self.runtime.clone()),
         }
     }
 }

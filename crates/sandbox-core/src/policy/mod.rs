@@ -122,6 +122,10 @@ pub struct Privileges {
     /// The profile of the host's security module (AppArmor, SELinux) that they run under.
     #[serde(default)]
     pub security_profile: SecurityProfile,
+    /// The runtime of a container engine that it runs with, by the engine's name for it: `runc`, `runsc` (gVisor), `kata`.
+    /// What the engine takes by itself where none is named.
+    #[serde(default)]
+    pub runtime: Option<String>,
 }
 
 /// Who commands are inside.

@@ -159,7 +159,7 @@ fn root(root: Root) -> Filesystem {
 }
 
 fn privileges(user: User, capabilities: Capabilities, system_calls: SystemCalls) -> Privileges {
-    Privileges { user, capabilities, system_calls, security_profile: SecurityProfile::Auto }
+    Privileges { user, capabilities, system_calls, security_profile: SecurityProfile::Auto, runtime: None }
 }
 
 fn denied(denied_programs: DeniedPrograms) -> Commands {

@@ -72,6 +72,8 @@ pub struct WrittenPrivileges {
     pub system_calls: Option<SystemCalls>,
     /// The name of a profile; `auto` is ours.
     pub security_profile: Option<String>,
+    /// The runtime of a container engine: `runc`, `runsc` (gVisor), `kata`, or any that the engine knows.
+    pub runtime: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -213,6 +215,9 @@ impl WrittenPrivileges {
             name => SecurityProfile::Named(name.to_owned()),
         });
         set(&mut privileges.security_profile, profile);
+        if self.runtime.is_some() {
+            privileges.runtime.clone_from(&self.runtime);
+        }
     }
 }
 

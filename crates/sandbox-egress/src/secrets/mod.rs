@@ -32,7 +32,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use self::{authority::Authority, find::Finder, secret::Held, trust::Verifier};
+use self::{authority::Authority, find::Finder, secret::Held};
 pub use self::{
     authority::AuthorityError,
     budget::Budget,
@@ -47,7 +47,8 @@ pub use self::{
 pub(crate) use self::{
     body::{Answer, Outgoing},
     passage::{Over, Passage, Stopped},
-    service::{Serving, is_meant},
+    service::{Serving, is_meant, is_own},
+    trust::{HandshakeError, Verifier},
 };
 use crate::{Name, Reason, Refusal, Target};
 

@@ -186,7 +186,7 @@ impl Engine {
 }
 
 /// Whether whoever asks has asked for us, and is no page of somebody else.
-fn is_own(headers: &HeaderMap) -> bool {
+pub(crate) fn is_own(headers: &HeaderMap) -> bool {
     let hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     let origins = headers.get_all(header::ORIGIN).iter().map(|origin| {
         let origin = origin.to_str().unwrap_or_default();

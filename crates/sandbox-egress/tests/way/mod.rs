@@ -49,6 +49,7 @@ impl Way {
             on_refusal: Box::new(|_| {}),
             secrets: sandbox_egress::Secrets::default(),
             reader: sandbox_egress::Reader::Model,
+            own: None,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();

@@ -22,9 +22,18 @@ const SHARE: u32 = 20;
 /// Folders within folders.
 const DEEPEST: usize = 256;
 /// What an entry takes though it has no content.
-const ENTRY: u64 = 512;
+const ENTRY: u64 = 2048;
 /// Entries after which others are let at work.
 const TURN: u32 = 512;
+
+/// Which files count.
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    /// Those of this file system that were made or changed since this second: the rest is the image's. Nothing inside can set
+    /// back the time of a change.
+    Since(i64),
+}
 
 /// What was found.
 #[derive(Default)]
@@ -36,7 +45,10 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, stat: &Stat) {
+    fn add(&mut self, stat: &Stat, which: Which) {
+        if matches!(which, Which::Since(start) if stat.st_ctime < start) {
+            return;
+        }
         let several = stat.st_nlink > 1 && FileType::from_raw_mode(stat.st_mode) != FileType::Directory;
         if !several || self.linked.insert((stat.st_dev, stat.st_ino)) {
             self.bytes = self.bytes.saturating_add((stat.st_blocks as u64).saturating_mul(512) + ENTRY);
@@ -46,9 +58,11 @@ impl Found {
 
 /// Looks for ever.
 pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
+    let start = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
     loop {
         let began = Instant::now();
-        let found = look(&executor).await;
+        let found = look(&executor, start).await;
+        executor.kept.set(Some(found.bytes));
         if found.bytes > limit.0 || found.trouble.is_some() {
             executor.counters.note_disk(found.bytes, found.trouble);
             executor.kill(Members::All).await;
@@ -59,12 +73,25 @@ pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
     }
 }
 
-async fn look(executor: &Executor) -> Found {
+/// Bytes of what is kept now; nothing where that is not ours to measure.
+pub async fn now(executor: &Executor) -> Option<u64> {
+    executor.boot.itself.disk?;
+    // Of a changed root the last look is all that there is time for.
+    if executor.boot.itself.root {
+        return executor.kept.get();
+    }
+    Some(look(executor, 0).await.bytes)
+}
+
+async fn look(executor: &Executor, start: i64) -> Found {
     let mut found = Found::default();
-    for folder in &executor.boot.itself.own {
+    let itself = &executor.boot.itself;
+    let own = itself.own.iter().map(|folder| (folder.as_str(), Which::All));
+    let root = itself.root.then_some(("/", Which::Since(start)));
+    for (folder, which) in own.chain(root) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(CWD, folder.as_str(), flags, Mode::empty()) {
-            Ok(folder) => walk(folder, &mut found).await,
+        match openat(CWD, folder, flags, Mode::empty()) {
+            Ok(folder) => walk(folder, which, &mut found).await,
             Err(_) => found.trouble = Some(DiskTrouble::Unreadable),
         }
     }
@@ -72,10 +99,9 @@ async fn look(executor: &Executor) -> Found {
     found
 }
 
-async fn walk(folder: OwnedFd, found: &mut Found) {
-    if let Ok(stat) = rustix::fs::fstat(&folder) {
-        found.devices.insert(stat.st_dev);
-    }
+async fn walk(folder: OwnedFd, which: Which, found: &mut Found) {
+    let Ok(device) = rustix::fs::fstat(&folder).map(|stat| stat.st_dev) else { return };
+    found.devices.insert(device);
     let Ok(folder) = Dir::new(folder) else { return };
     let (mut above, mut seen) = (vec![folder], 0u32);
     while let Some(folder) = above.last_mut() {
@@ -90,14 +116,18 @@ async fn walk(folder: OwnedFd, found: &mut Found) {
         seen += 1;
         let Ok(here) = folder.fd() else { continue };
         let Ok(stat) = statat(here, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        found.add(&stat);
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        found.add(&stat, which);
+        // What is mounted within has its own limit, or is looked at by itself. Files of layers may show other devices than
+        // their folders.
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && stat.st_dev == device {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(here, &name, flags, Mode::empty()).and_then(Dir::new) {
                 _ if above.len() == DEEPEST => found.trouble = Some(DiskTrouble::TooDeep),
                 Ok(inner) => above.push(inner),
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {}
                 Err(rustix::io::Errno::MFILE) => found.trouble = Some(DiskTrouble::TooManyOpen),
+                // A folder of the image that the commands' user may not look into.
+                Err(_) if matches!(which, Which::Since(start) if stat.st_ctime < start) => {}
                 Err(_) => found.trouble = Some(DiskTrouble::Unreadable),
             }
         }
@@ -107,27 +137,60 @@ async fn walk(folder: OwnedFd, found: &mut Found) {
     }
 }
 
-/// What has no name any more and is held open by a command. For files we are the commands' user, who may look at them.
+/// What has no name any more, and is held by a command: open, or mapped. For files we are the commands' user, who may look.
 async fn removed(found: &mut Found) {
-    let Ok(processes) = openat(CWD, "/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    else {
-        return;
-    };
-    let Ok(processes) = Dir::new(processes) else { return };
     let mut known = HashSet::new();
-    for process in processes.flatten() {
-        let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else { continue };
-        let path = format!("/proc/{pid}/fd");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(open) = openat(CWD, path.as_str(), flags, Mode::empty()).and_then(Dir::new) else { continue };
-        for descriptor in open.flatten() {
-            let name = format!("{path}/{}", descriptor.file_name().to_string_lossy());
-            let Ok(stat) = statat(CWD, name.as_str(), AtFlags::empty()) else { continue };
-            let counts = stat.st_nlink == 0 && found.devices.contains(&stat.st_dev);
-            if counts && known.insert((stat.st_dev, stat.st_ino)) {
-                found.bytes = found.bytes.saturating_add(stat.st_blocks as u64 * 512 + ENTRY);
+    for process in numbers("/proc") {
+        // A process whose first thread has ended shows what is open only at its others.
+        for thread in numbers(&format!("/proc/{process}/task")) {
+            let path = format!("/proc/{process}/task/{thread}/fd");
+            for descriptor in numbers(&path) {
+                let Ok(stat) = statat(CWD, format!("{path}/{descriptor}"), AtFlags::empty()) else { continue };
+                let counts = stat.st_nlink == 0 && found.devices.contains(&stat.st_dev);
+                if counts && known.insert((stat.st_dev, stat.st_ino)) {
+                    found.bytes = found.bytes.saturating_add(stat.st_blocks as u64 * 512 + ENTRY);
+                }
+            }
+        }
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        for (device, number, bytes) in maps.lines().filter_map(mapped) {
+            if found.devices.contains(&device) && known.insert((device, number)) {
+                found.bytes = found.bytes.saturating_add(bytes + ENTRY);
             }
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// Entries of a folder that are numbers.
+fn numbers(folder: &str) -> Vec<u32> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(entries) = openat(CWD, folder, flags, Mode::empty()).and_then(Dir::new) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
+}
+
+/// Device, number and size of a removed file in a line of `/proc/PID/maps`. How much of it there is cannot be seen, so it is
+/// taken to be there up to where the map ends.
+fn mapped(line: &str) -> Option<(u64, u64, u64)> {
+    let mut fields = line.strip_suffix(" (deleted)")?.split_ascii_whitespace();
+    let (from, to) = fields.next()?.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let offset = hex(fields.nth(1)?)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = fields.next()?.parse().ok()?;
+    let device = rustix::fs::makedev(hex(major)? as u32, hex(minor)? as u32);
+    Some((device, number, offset + hex(to)?.checked_sub(hex(from)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_files_are_seen_in_maps() {
+        let line = "7f00000000-7f00a00000 rw-s 00100000 fe:01 1234                       /workspace/a b (deleted)";
+        assert_eq!(mapped(line), Some((rustix::fs::makedev(0xfe, 1), 1234, 0xb0_0000)));
+        assert_eq!(mapped("7f00000000-7f00a00000 rw-s 00100000 fe:01 1234 /workspace/a"), None);
+        assert_eq!(mapped("nonsense (deleted)"), None);
     }
 }

@@ -34,7 +34,7 @@ mod tree;
 mod wall;
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fs::File,
     io::{ErrorKind, Read, Write},
     os::fd::OwnedFd,
@@ -76,6 +76,8 @@ pub struct Executor {
     counters: Counters,
     starter: Starter,
     scratch: RefCell<Vec<u8>>,
+    /// Bytes of kept files at the last look, where we look.
+    kept: Cell<Option<u64>>,
     ending: Notify,
 }
 
@@ -255,6 +257,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         counters,
         starter,
         scratch: RefCell::default(),
+        kept: Cell::default(),
         ending: Notify::new(),
     };
     serve::run(executor, serve::Ways { listener: passed.listener, dialled }, status)

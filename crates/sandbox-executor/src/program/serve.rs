@@ -303,7 +303,7 @@ async fn reply(executor: &Rc<Executor>, request: Request) -> Result<Reply, Failu
         Request::MakeFolder { path } => places.make_folder(&path)?,
         Request::Usage => {
             let (processes, running_jobs) = (executor.tree.count() as u32, executor.jobs.running() as u32);
-            return Ok(Reply::Usage { processes, running_jobs });
+            return Ok(Reply::Usage { processes, running_jobs, kept: measure::now(executor).await });
         }
         // Shutdown is answered first and done then; all others have flows of their own.
         _ => {}

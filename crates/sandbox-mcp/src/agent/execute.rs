@@ -12,13 +12,17 @@ use sandbox_executor::protocol::NewFile;
 use tokio::sync::mpsc;
 
 use super::{
-    Agent, Content, Note, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus, WorkError, Worker,
+    Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
+    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation,
+    receipt::{Beginning, Ending, Writing, stop_asked},
     task::MAX_TASK,
+    worker::Equipment,
 };
 use crate::{
     config::Settings,
     sandboxes::{
-        Allowed, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person, patience,
+        Allowed, FileWriter, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person,
+        patience,
     },
 };
 
@@ -37,9 +41,16 @@ pub async fn execute(
 ) -> Result<TaskResult, TaskError> {
     let began = Instant::now();
     check(&request.task)?;
+    let settings = sandboxes.settings();
+    let chosen = choose(settings, request.agent.as_deref())?;
+    let budget = budget(settings, &request)?;
+    let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
     let session = place(sandboxes, caller, &request.place).await?;
-    let worker = Worker::new(session.clone(), notes, person);
-    worker.note(Note::Sandbox(session.id().clone())).await;
+    let trail = Trail::new(notes.cloned());
+    let (agent, why) = (chosen.agent.name().to_owned(), chosen.why.clone());
+    trail.note(Note::Task { task_id: task_id.clone(), agent, why }).await;
+    trail.note(Note::Sandbox { session_id: session.id().clone() }).await;
+    let files: Vec<String> = request.files.iter().map(|file| file.path.clone()).collect();
     if let Err(error) = upload(&session, request.files).await {
         // Nobody learns the name of a sandbox whose task never began.
         if matches!(request.place, TaskPlace::New { .. }) {
@@ -48,22 +59,93 @@ pub async fn execute(
         return Err(error);
     }
     let before = session.snapshot().await?;
-    let ledger = Ledger::open(sandboxes, &session, request.agent, &request.task, began);
-
+    let ledger = Ledger::open(sandboxes, &session, &chosen, &request.task, began);
+    let beginning = Beginning {
+        task_id: &task_id,
+        task: &request.task,
+        agent: chosen.agent.name(),
+        why: &chosen.why,
+        files: &files,
+        budget,
+    };
+    let writing = Writing::begin(&session, settings, &trail, &beginning);
+    let receipt = writing.folder().map(|folder| folder.join("receipt.html"));
+    conversation::sweep(&settings.state);
+    conversation::note_task(&settings.state, session.id(), &task_id);
+    let conversation = Conversation::of(&settings.state, session.id(), chosen.agent.name());
     let allowed = session.allowed(request.timeout);
-    let worked = tokio::time::timeout(allowed.timeout, request.agent.work(&worker, &request.task)).await;
-    let denials = worker.denials();
+    let assignment =
+        Assignment { task: request.task, model: request.model, budget, memory: conversation.recall(), files };
+    let worker = Worker::new(Equipment {
+        session: session.clone(),
+        trail: trail.clone(),
+        person,
+        mailbox: request.mailbox,
+        budget,
+        conversation,
+        deadline: Instant::now() + allowed.timeout,
+        before: before.clone(),
+        last: writing.last.clone(),
+    });
+    let stop = stop_asked(writing.folder().cloned());
+    let work = async {
+        tokio::select! {
+            worked = chosen.agent.work(assignment, &worker) => worked,
+            () = stop => Err(WorkError::Interrupted),
+        }
+    };
+    let worked = tokio::time::timeout(allowed.timeout, work).await;
+    let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {
-        Ok(Ok(output)) => (TaskStatus::Completed, output, None),
+        Ok(Ok(Finished { output })) => (TaskStatus::Completed, output, None),
+        Ok(Err(error @ WorkError::Interrupted)) => (TaskStatus::Cancelled, String::new(), Some(error.to_string())),
         Ok(Err(error)) => (TaskStatus::Failed, String::new(), Some(in_words(&session, &error))),
         Err(_) => (TaskStatus::Timeout, String::new(), Some(too_long(allowed))),
     };
     let changes = session.files_changed_since(&before).await.unwrap_or_default();
     ledger.close(status, error.clone());
-    let duration_seconds = (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-    let session_id = session.id().clone();
-    Ok(TaskResult { session_id, status, output, changes, duration_seconds, error, denials, allowed })
+    let ending =
+        Ending { status, output: output.clone(), error: error.clone(), cost: cost.clone(), denials: denials.clone() };
+    writing.close(&session, &changes, ending).await;
+    Ok(TaskResult {
+        task_id,
+        agent: chosen.agent.name().to_owned(),
+        agent_why: chosen.why,
+        session_id: session.id().clone(),
+        status,
+        output,
+        changes,
+        duration_seconds: (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0,
+        error,
+        denials,
+        cost,
+        enforced: enforced(&session),
+        receipt,
+        allowed,
+    })
+}
+
+/// What was asked for, and never more than the operator allows.
+fn budget(settings: &Settings, request: &TaskRequest) -> Result<Budget, TaskError> {
+    let model = request.model.as_deref().unwrap_or(&settings.model.name);
+    if request.budget_usd.is_some() && settings.model.price(model).is_none() {
+        return Err(TaskError::NoPrice { model: model.chars().take(100).collect() });
+    }
+    Ok(Budget {
+        turns: request.max_turns.unwrap_or(settings.max_turns).min(settings.max_turns),
+        usd: request
+            .budget_usd
+            .filter(|usd| *usd >= 0.0)
+            .unwrap_or(settings.task_budget_usd)
+            .min(settings.task_budget_usd),
+        tokens: settings.task_budget_tokens,
+    })
+}
+
+fn enforced(session: &Session) -> BTreeMap<String, String> {
+    let held = |holding: &sandbox_core::Holding| format!("{:?}", holding.held).to_lowercase();
+    session.facts().enforcement.0.iter().map(|(control, holding)| (control.to_string(), held(holding))).collect()
 }
 
 fn check(task: &str) -> Result<(), TaskError> {
@@ -87,11 +169,12 @@ async fn place(sandboxes: &Sandboxes, caller: &UserId, place: &TaskPlace) -> Res
                 _ => Ok(session),
             }
         }
-        TaskPlace::New { backend, level, image, lifetime } => {
+        TaskPlace::New { backend, level, image, lifetime, env } => {
             let settings = sandboxes.settings();
             let image = image.clone().unwrap_or_else(|| settings.default_image.clone());
             let policy = policy(settings, *level)?;
-            let new = NewSandbox { backend: backend.clone(), image, policy, lifetime: *lifetime, env: BTreeMap::new() };
+            let (backend, env) = (backend.clone(), env.clone());
+            let new = NewSandbox { backend, image, policy, lifetime: *lifetime, env };
             Ok(sandboxes.create(caller, new).await?)
         }
     }
@@ -117,23 +200,30 @@ async fn upload(session: &Session, files: Vec<TaskFile>) -> Result<(), TaskError
         let failed = |why: String| TaskError::File { path: path.clone(), why };
         let new = NewFile { path: path.as_str().into(), mode };
         patience::soon(writer.begin(&new)).await.map_err(|error| failed(error.to_string()))?;
-        match content {
-            Content::Bytes(bytes) => {
-                patience::in_time(writer.data(&bytes)).await.map_err(|error| failed(error.to_string()))?
-            }
-            Content::File(mut file) => loop {
-                // A disk answers soon enough; a hop to another thread for each piece would cost more.
-                let mut piece = Vec::with_capacity(PIECE as usize);
-                let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
-                if read.map_err(|error| failed(error.to_string()))? == 0 {
-                    break;
-                }
-                patience::in_time(writer.data(&piece)).await.map_err(|error| failed(error.to_string()))?;
+        let written = match content {
+            Content::Bytes(bytes) => patience::in_time(writer.data(&bytes)).await.map_err(|error| error.to_string()),
+            Content::File(file) => pour(&mut writer, file).await,
+            Content::Path(path) => match std::fs::File::open(path) {
+                Ok(file) => pour(&mut writer, file).await,
+                Err(error) => Err(error.to_string()),
             },
-        }
+        };
+        written.map_err(failed)?;
         patience::in_time(writer.finish()).await.map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
+}
+
+async fn pour(writer: &mut FileWriter, mut file: std::fs::File) -> Result<(), String> {
+    loop {
+        // A disk answers soon enough; a hop to another thread for each piece would cost more.
+        let mut piece = Vec::with_capacity(PIECE as usize);
+        let read = file.by_ref().take(PIECE).read_to_end(&mut piece);
+        if read.map_err(|error| error.to_string())? == 0 {
+            return Ok(());
+        }
+        patience::in_time(writer.data(&piece)).await.map_err(|error| error.to_string())?;
+    }
 }
 
 fn in_words(session: &Session, error: &WorkError) -> String {
@@ -161,14 +251,15 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn open(sandboxes: &Sandboxes, session: &Arc<Session>, agent: Agent, task: &str, began: Instant) -> Self {
+    fn open(sandboxes: &Sandboxes, session: &Arc<Session>, chosen: &Chosen, task: &str, began: Instant) -> Self {
+        let agent = chosen.agent.name().to_owned();
         let task: String = task.chars().take(1000).collect();
-        session.record(What::TaskStarted { agent: agent.name().to_owned(), task: task.chars().take(200).collect() });
+        session.record(What::TaskStarted { agent: agent.clone(), task: task.chars().take(200).collect() });
         let record = TaskRecord {
             at: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
             session_id: session.id().clone(),
             owner: session.owner().clone(),
-            agent: agent.name().to_owned(),
+            agent,
             task,
             status: TaskStatus::Cancelled.as_str().to_owned(),
             seconds: 0.0,

@@ -1,12 +1,12 @@
 //! A task in plain words and what came of it, as every door says it. [`super::execute`] does the work.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use sandbox_core::{Denial, Image, SessionId};
 use sandbox_executor::protocol::Path;
 use serde::{Serialize, Serializer};
 
-use super::{Agent, UnknownAgent};
+use super::{Bill, Mailbox, TaskId, UnknownAgent};
 use crate::{
     config::ConfigError,
     sandboxes::{Allowed, ChangedFile, Changes, Lifetime, SandboxesError},
@@ -16,18 +16,42 @@ use crate::{
 pub(super) const MAX_TASK: usize = 256 << 10;
 
 /// What is to be done.
-#[derive(Debug)]
 pub struct TaskRequest {
     /// In plain words.
     pub task: String,
     /// What it needs, put into /workspace first.
     pub files: Vec<TaskFile>,
-    /// Who works on it.
-    pub agent: Agent,
+    /// Who works on it, by name; the operator's default, if not said.
+    pub agent: Option<String>,
+    /// The model to use; the operator's, if not said.
+    pub model: Option<String>,
+    /// What it may cost, in US dollars; never more than the operator allows.
+    pub budget_usd: Option<f64>,
+    /// How often the model may be asked; never more than the operator allows.
+    pub max_turns: Option<u32>,
     /// In which sandbox.
     pub place: TaskPlace,
     /// How long it may take; as long as the policy allows, if not said.
     pub timeout: Option<Duration>,
+    /// What is said to the agent while it works.
+    pub mailbox: Mailbox,
+}
+
+impl TaskRequest {
+    /// A task with nothing else said.
+    pub fn new(task: impl Into<String>, place: TaskPlace) -> Self {
+        Self {
+            task: task.into(),
+            files: Vec::new(),
+            agent: None,
+            model: None,
+            budget_usd: None,
+            max_turns: None,
+            place,
+            timeout: None,
+            mailbox: Mailbox::default(),
+        }
+    }
 }
 
 /// Where a task is worked on.
@@ -43,6 +67,8 @@ pub enum TaskPlace {
         image: Option<Image>,
         /// Whether the sandbox is kept.
         lifetime: Lifetime,
+        /// Variables of its commands.
+        env: BTreeMap<String, String>,
     },
     /// In a sandbox that exists.
     Existing {
@@ -71,6 +97,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// What can be read from here; never held in memory as a whole.
     File(std::fs::File),
+    /// What is in this file of the caller's own, opened when it is its turn.
+    Path(PathBuf),
 }
 
 /// How the work on a task ended.
@@ -82,6 +110,9 @@ pub enum TaskStatus {
     Failed,
     Timeout,
     Cancelled,
+    /// The program that worked on it was killed.
+    Interrupted,
+    Running,
 }
 
 impl TaskStatus {
@@ -92,6 +123,8 @@ impl TaskStatus {
             Self::Failed => "failed",
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
+            Self::Interrupted => "interrupted",
+            Self::Running => "running",
         }
     }
 }
@@ -99,6 +132,12 @@ impl TaskStatus {
 /// What came of a task.
 #[derive(Debug, Serialize)]
 pub struct TaskResult {
+    /// Its name, for `task show`.
+    pub task_id: TaskId,
+    /// Who worked on it.
+    pub agent: String,
+    /// Why it was this agent.
+    pub agent_why: String,
     /// Where the files are.
     pub session_id: SessionId,
     /// How it ended.
@@ -114,6 +153,12 @@ pub struct TaskResult {
     pub error: Option<String>,
     /// What the policy refused.
     pub denials: Vec<Denial>,
+    /// What it cost.
+    pub cost: Bill,
+    /// How each limit and wall was held: by the kernel, supervised, or by nobody.
+    pub enforced: BTreeMap<String, String>,
+    /// The page that tells all about it.
+    pub receipt: Option<PathBuf>,
     /// How long it was allowed to take.
     #[serde(skip)]
     pub allowed: Allowed,
@@ -135,6 +180,13 @@ pub enum TaskError {
         "the sandbox {session_id} was made with the policy {policy}, not with level {level}: leave the level out, or use a new sandbox"
     )]
     OtherLevel { session_id: SessionId, policy: String, level: u8 },
+    #[error("no random name could be made for the task: {0}")]
+    NoName(String),
+    #[error(
+        "a budget in dollars was asked for, but nobody knows what {model} costs: say it in the settings, `[prices.\"{model}\"]` \
+         with input and output, or leave the budget out"
+    )]
+    NoPrice { model: String },
     #[error("the file {path} could not be put into the sandbox: {why}")]
     File { path: String, why: String },
     #[error(transparent)]

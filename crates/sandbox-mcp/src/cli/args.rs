@@ -4,9 +4,9 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use sandbox_attacks::Group;
-use sandbox_core::{Image, SessionId};
+use sandbox_core::{Image, Reference, SessionId};
 
-use crate::{agent::Agent, config::Flags};
+use crate::config::Flags;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -85,9 +85,10 @@ The client starts this by itself. For example, in Claude Desktop's settings:
   {\"mcpServers\": {\"sandbox\": {\"command\": \"sandbox-mcp\", \"args\": [\"serve\"]}}}
 When standard input closes, sandboxes that are not persistent end.")]
     Serve,
-    /// Let an agent (today only a mock) work on a task in a sandbox, and take the results out
+    /// Let an agent work on a task in a sandbox, and take the results out
     #[command(after_help = "\
-The only agent today is `mock`: it shows that everything works, but does not do the task.
+The agent `claude` asks a model: set ANTHROPIC_API_KEY, or `model_url` to a server of your own (docs/agents.md).
+The agent `mock` shows that everything works, but does not do the task.
 
 Examples:
   sandbox-mcp run \"make a chart of data.csv\" --file data.csv --out charts
@@ -120,9 +121,29 @@ Examples:
   sandbox-mcp open sandbox_local_4f2a… 8000           then open the address in a browser
   sandbox-mcp open sandbox_local_4f2a… 8000 --json    the address for a program")]
     Open(Open),
+    /// Show what tasks did: steps, files, hosts, cost
+    #[command(after_help = "\
+Examples:
+  sandbox-mcp task list
+  sandbox-mcp task show task_4f2a…                    also as a page; its place is told at the end
+  sandbox-mcp task show task_4f2a… --json             everything, for a program")]
+    Task(Task),
     /// End sandboxes and remove everything in them
     #[command(visible_alias = "remove")]
     Rm(Rm),
+    /// Bring an image to this machine: from a registry, an archive (`docker save`, OCI) or the folder of an OCI layout
+    #[command(after_help = "\
+Logins of docker and podman are used (~/.docker/config.json, podman's auth.json); no engine is needed.
+
+Examples:
+  sandbox-mcp pull python:3.12-slim
+  sandbox-mcp pull ./image.tar --name mine:1          made with `docker save` or `skopeo`
+  sandbox-mcp exec --image python:3.12-slim -- python3 -V")]
+    Pull(Pull),
+    /// List the images on this machine
+    Images,
+    /// Remove images; layers that others share stay
+    Rmi(Rmi),
     /// Tell what works on this machine, what does not, and how to fix it
     #[command(after_help = "\
 Examples:
@@ -158,27 +179,45 @@ pub struct Doctor {
 pub struct Run {
     /// What is to be done, in plain words
     pub task: String,
-    /// A file that the task needs; may be given often
-    #[arg(long = "file", short, value_name = "FILE")]
+    /// A file, a folder (all that is in it) or a pattern ('*.csv') that the task needs; may be given often
+    #[arg(long = "file", short, value_name = "PATH")]
     pub files: Vec<PathBuf>,
+    /// A file that the task needs, as base64; may be given often
+    #[arg(long, value_name = "NAME=BASE64", value_parser = variable)]
+    pub data: Vec<(String, String)>,
     /// Where results go; made if missing [default: a new folder in ./sandbox-output]
     #[arg(long, short, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Replace files that are in DIR already
+    /// Put the results into one archive instead, something.zip or something.tar.gz
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    pub archive: Option<PathBuf>,
+    /// Replace files that are there already
     #[arg(long)]
     pub force: bool,
-    /// Who works on it
-    #[arg(long, default_value = "mock")]
-    pub agent: Agent,
+    /// Who works on it: `auto`, `claude`, `mock` [default: what the settings say, else `auto`]
+    #[arg(long)]
+    pub agent: Option<String>,
+    /// Which model the agent asks [default: the setting `model`]
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Stop before it has cost more than so many US dollars [default: the setting `task_budget_usd`]
+    #[arg(long, value_name = "USD", value_parser = amount)]
+    pub budget: Option<f64>,
+    /// Stop after so many questions to the model [default: the setting `max_turns`]
+    #[arg(long, value_name = "COUNT")]
+    pub max_turns: Option<u32>,
     /// How much it may do by itself, 1 to 4 (root inside, may change everything) [default: 3]
     #[arg(long, value_name = "1-4", value_parser = level)]
     pub level: Option<u8>,
-    /// Where the sandbox runs: `linux`, which is embedded, or `oci`, a runtime such as gVisor [default: the setting `backend`]
+    /// Where the sandbox runs: `linux` (embedded), `docker`, or `oci`, a runtime such as gVisor [default: the setting `backend`]
     #[arg(long, value_name = "NAME", conflicts_with = "session")]
     pub backend: Option<String>,
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long)]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// Stop after this long: 90, 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
@@ -188,17 +227,23 @@ pub struct Run {
     /// Keep the sandbox afterwards, until `rm`
     #[arg(long)]
     pub keep: bool,
+    /// Another process of ours watches, over standard streams
+    #[arg(long, hide = true)]
+    pub apart: bool,
 }
 
 /// `exec`.
 #[derive(Debug, Args)]
 pub struct Exec {
-    /// Where the sandbox runs: `linux`, which is embedded, or `oci`, a runtime such as gVisor [default: the setting `backend`]
+    /// Where the sandbox runs: `linux` (embedded), `docker`, or `oci`, a runtime such as gVisor [default: the setting `backend`]
     #[arg(long, value_name = "NAME", conflicts_with = "session")]
     pub backend: Option<String>,
     /// What the sandbox starts from: `host`, the absolute path of a root file system, or the name of an image
     #[arg(long, conflicts_with = "session")]
     pub image: Option<Image>,
+    /// A kind of sandbox by name (base, python, node, rust, go, cpp, one of your own): its image, policy and variables
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["image", "session"])]
+    pub template: Option<String>,
     /// What it may do: the name of a policy (yolo-1, full_isolation, one of your own) or its file (./mine.toml)
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "session")]
     pub policy: Option<String>,
@@ -245,6 +290,35 @@ pub struct Open {
     pub port: u16,
 }
 
+/// `task`.
+#[derive(Debug, Args)]
+pub struct Task {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TaskCommand,
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// List tasks, the newest first
+    List {
+        /// At most so many
+        #[arg(long = "lines", short = 'n', default_value_t = 20, value_name = "COUNT")]
+        count: usize,
+    },
+    /// Show the receipt of a task
+    Show {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+    /// Stop a task that runs; what it made is kept
+    Stop {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+}
+
 /// `rm`.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -259,6 +333,25 @@ pub struct Rm {
     pub ended: bool,
 }
 
+/// `pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// The name of an image, the path of an archive, or of a folder with an OCI layout
+    #[arg(value_name = "NAME|ARCHIVE|FOLDER")]
+    pub source: String,
+    /// What it is called here [default: its own name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Reference>,
+}
+
+/// `rmi`.
+#[derive(Debug, Args)]
+pub struct Rmi {
+    /// Images by name; `images` shows them
+    #[arg(required = true, value_name = "NAME")]
+    pub images: Vec<Reference>,
+}
+
 /// A port of a program inside.
 fn port(text: &str) -> Result<u16, String> {
     text.parse()
@@ -269,6 +362,11 @@ fn port(text: &str) -> Result<u16, String> {
 
 fn level(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|level| (1..=4).contains(level)).ok_or_else(|| "a level is 1, 2, 3 or 4".to_owned())
+}
+
+fn amount(text: &str) -> Result<f64, String> {
+    let amount = text.trim_start_matches('$').parse::<f64>().ok().filter(|amount| (0.0..=1e6).contains(amount));
+    amount.ok_or_else(|| "write an amount of US dollars, such as 0.50".to_owned())
 }
 
 fn time(text: &str) -> Result<Duration, String> {

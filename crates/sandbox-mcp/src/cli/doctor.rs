@@ -36,6 +36,7 @@ pub(super) async fn look(settings: &Settings) -> Probe {
     probe.findings.extend(others(settings).await);
     probe.findings.extend(ours(settings));
     probe.findings.extend(broken);
+    probe.findings.extend(of_engine(settings).await);
     for secret in &settings.secrets {
         let found = of_secret(secret).await;
         probe.usable &= found.grade != Grade::Broken || !secret.is_for(&settings.default_policy);
@@ -94,6 +95,13 @@ async fn of_secret(secret: &SecretSetting) -> Finding {
             finding(&subject, Grade::Broken, found, Some(fix))
         }
     }
+}
+
+/// What there is to say of a container engine, where there is one or somebody wants one.
+async fn of_engine(settings: &Settings) -> Vec<Finding> {
+    let Ok(backend) = app::engine(settings) else { return Vec::new() };
+    let probe = backend.probe(&[]).await;
+    if probe.usable || settings.backend == probe.backend { probe.findings } else { Vec::new() }
 }
 
 fn unusable(found: String) -> Probe {

@@ -1,6 +1,6 @@
 //! `exec` in a sandbox that exists, or with a terminal: everything goes through a relay, nothing of ours goes inside.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use sandbox_core::exec::Exit;
 use sandbox_executor::protocol::{Failure, Reason};
@@ -11,6 +11,7 @@ use super::{
     args::Exec,
     exit, outside,
     prompt::AtTerminal,
+    pulling::Pulling,
     relay::{self, Ended, Sink},
     screen, single, terminal,
 };
@@ -99,15 +100,17 @@ async fn session(app: &App, args: &Exec) -> anyhow::Result<(Arc<Session>, Vec<St
         return Ok((app.sandboxes.find_to_use(&app.owner_of(id), id).await?, Vec::new()));
     }
     let (policy, narrowed) = single::policy(&app.settings, args)?;
-    let image = args.image.clone().unwrap_or_else(|| app.settings.default_image.clone());
+    let (image, env) = single::image(&app.settings, args)?;
     let new = NewSandbox {
-        backend: args.backend.clone(),
+        backend: single::backend(&app.settings, args)?.cloned(),
         image,
         policy,
         lifetime: Lifetime::Temporary,
-        env: BTreeMap::new(),
+        env,
     };
-    Ok((app.sandboxes.create(&app.caller, new).await?, narrowed))
+    let pulling = Pulling::new(false);
+    let tell = Arc::new(move |fetching| pulling.show(&fetching));
+    Ok((app.sandboxes.create_telling(&app.caller, new, tell).await?, narrowed))
 }
 
 /// A command that the policy does not let run.

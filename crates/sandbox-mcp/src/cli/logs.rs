@@ -103,6 +103,10 @@ fn words(what: &What) -> String {
         What::Asked { kind, target, span, .. } => format!("asked for the {kind} {target} ({span})"),
         What::Granted { target, span, by, .. } => format!("granted by {by} ({span}): {target}"),
         What::Declined { target, reason, by, .. } => format!("{reason} by {by}: {target}"),
+        What::Inquired { question, answered, by } => {
+            let how = if *answered { "answered" } else { "not answered" };
+            format!("the agent asked: {question} ({how} by {by})")
+        }
         What::TaskStarted { agent, task } => format!("{agent} works on: {task}"),
         What::TaskFinished { status, elapsed } => format!("task {status} after {:.1} s", elapsed.as_secs_f64()),
         What::Spent { service, model, input_tokens, output_tokens, .. } => {

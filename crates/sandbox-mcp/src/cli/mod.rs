@@ -1,25 +1,36 @@
 //! The terminal's door: what was typed, carried out. Results go to standard output, everything else to standard error.
 
+mod apart;
+mod archive;
 mod args;
 mod attack;
+mod container;
 mod descriptors;
 mod doctor;
 mod exec;
 mod exit;
 mod fix;
+mod images;
 mod list;
+mod live;
 mod logs;
 mod open;
 mod out;
 mod outside;
+mod preview;
 mod prompt;
+mod pulling;
 mod relay;
+mod results;
 mod rm;
 mod run;
 mod screen;
 mod serve;
 mod single;
+mod task;
 mod terminal;
+mod uploads;
+mod watch;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -33,6 +44,15 @@ const FAREWELL: Duration = Duration::from_millis(50);
 
 /// Everything after the role was decided. Single-threaded until the runtime is built.
 pub fn main() -> ExitCode {
+    if container::is_asked() {
+        return container::main().map_or_else(
+            |error| {
+                screen::tell_error(&error);
+                ExitCode::from(exit::FAILED)
+            },
+            ExitCode::from,
+        );
+    }
     let cli = match Cli::try_parse().and_then(Cli::checked) {
         Ok(cli) => cli,
         Err(error) => {
@@ -86,6 +106,10 @@ async fn carry_out(command: Command, settings: Settings, global: &Global) -> any
         Command::List => list::list(settings, answer).await,
         Command::Logs(args) => logs::logs(settings, args, answer).await,
         Command::Open(args) => open::open(settings, args, answer).await,
+        Command::Pull(args) => images::pull(settings, args, answer).await,
+        Command::Images => images::images(settings, answer).await,
+        Command::Rmi(args) => images::rmi(settings, args, answer).await,
+        Command::Task(args) => task::task(&settings, args, answer),
         Command::Rm(args) => rm::rm(settings, args, answer).await,
         Command::Doctor(args) if args.fix => fix::fix(&settings, answer).await,
         Command::Doctor(args) if args.attack => attack::attack(settings, args, answer).await,

@@ -191,7 +191,7 @@ fn enter(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, OutError> {
 }
 
 /// The names in a path, if each is one that only leads down.
-fn names(path: &[u8]) -> Result<Vec<&[u8]>, OutError> {
+pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>, OutError> {
     let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
     let leads_down = |name: &&[u8]| !matches!(*name, b"" | b"." | b"..") && !name.contains(&0);
     if names.iter().all(leads_down) { Ok(names) } else { Err(OutError::Name) }

@@ -19,7 +19,7 @@ use super::screen;
 use crate::{
     config::{Ask, Settings},
     sandboxes::access::{
-        Liftable, Objection, Person, Question, Reply, Span, Wish, is_operators, judge, permit, refusals, way,
+        Inquiry, Liftable, Objection, Person, Question, Reply, Span, Wish, is_operators, judge, permit, refusals, way,
     },
 };
 
@@ -73,6 +73,39 @@ impl Person for AtTerminal {
         };
         tokio::task::spawn_blocking(put).await.unwrap_or(Reply::NoAnswer)
     }
+
+    async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
+        let (text, choices, default) = (inquiry.text(), inquiry.shown_choices(), inquiry.default.clone());
+        let (patience, bar) = (self.patience, self.bar.clone());
+        let put = move || match bar {
+            Some(bar) => bar.suspend(|| inquire(&text, &choices, &default, patience)),
+            None => inquire(&text, &choices, &default, patience),
+        };
+        tokio::task::spawn_blocking(put).await.ok().flatten()
+    }
+}
+
+/// A question with an answer in words, or a number of a choice. An empty line means the default.
+pub(super) fn inquire(text: &str, choices: &[String], default: &str, patience: Duration) -> Option<String> {
+    let mut terminal = terminal()?;
+    let _ = tcflush(&terminal, QueueSelector::IFlush);
+    let text: Vec<String> = text.lines().map(screen::for_reading).collect();
+    let listed = choices.iter().enumerate().map(|(number, choice)| format!("  {}: {choice}\n", number + 1));
+    let listed: String = listed.collect();
+    let hint = if choices.is_empty() { "type your answer" } else { "type a number, or your own answer" };
+    write!(terminal, "{}\n{listed}[{hint}; Enter alone: it decides] ", text.join("\n")).ok()?;
+    terminal.flush().ok()?;
+    let Some(typed) = line(&mut terminal, patience) else {
+        let _ = writeln!(terminal);
+        return None;
+    };
+    match typed.trim() {
+        "" => Some(default.to_owned()),
+        typed => {
+            let chosen = typed.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
+            Some(chosen.cloned().unwrap_or_else(|| typed.to_owned()))
+        }
+    }
 }
 
 const NAME: &str = "the person at the terminal";
@@ -117,6 +150,31 @@ fn terminal() -> Option<File> {
     let in_front = tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp());
     in_front.then_some(terminal)
 }
+
+/// Whether somebody sits at a terminal in front of us.
+pub(super) fn is_there() -> bool {
+    terminal().is_some()
+}
+
+/// Yes or no, to something that holds once; nothing without an answer.
+pub(super) fn yes_once(text: &str, patience: Duration) -> Option<bool> {
+    match ask(text, patience) {
+        Reply::Granted(_) => Some(true),
+        Reply::Declined => Some(false),
+        Reply::NoAnswer | Reply::Later => None,
+    }
+}
+
+/// One word, small and without spaces around it.
+pub(super) fn one_word(question: &str) -> Option<String> {
+    let mut terminal = terminal()?;
+    let _ = tcflush(&terminal, QueueSelector::IFlush);
+    write!(terminal, "\n{question}").and_then(|()| terminal.flush()).ok()?;
+    Some(line(&mut terminal, PATIENCE)?.trim().to_ascii_lowercase())
+}
+
+/// A person who was asked what to do may think about it, but the task goes on meanwhile.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn ask(text: &str, patience: Duration) -> Reply {
     let Some(mut terminal) = terminal() else { return Reply::NoAnswer };

@@ -46,6 +46,11 @@ pub fn tell(message: &str) {
     tell_to(&mut std::io::stderr().lock(), message);
 }
 
+/// A message that another process of ours has made ready.
+pub fn tell_as_it_is(message: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", harmless(message));
+}
+
 fn tell_to(stream: &mut impl Write, message: &str) {
     let _ = writeln!(stream, "{}", for_reading(&format!("sandbox-mcp: {}", harmless(message))));
 }

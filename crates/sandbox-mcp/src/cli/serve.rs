@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::{app::App, cli::terminal::stop_asked, config::Settings, mcp};
+use crate::{agent::receipt, app::App, cli::terminal::stop_asked, config::Settings, mcp};
 
 pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     super::descriptors::raise_limit();
@@ -10,6 +10,11 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     let recovery = app.sandboxes.recovery();
     if !recovery.is_empty() {
         super::screen::tell(&recovery.to_string());
+    }
+    for receipt in receipt::recover(&app.settings.state) {
+        let (id, session) =
+            (receipt["task_id"].as_str().unwrap_or_default(), receipt["session_id"].as_str().unwrap_or_default());
+        super::screen::tell(&format!("the task {id} in {session} was interrupted when an earlier server ended"));
     }
     if std::io::stdin().is_terminal() {
         super::screen::tell(
@@ -20,6 +25,7 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
         served = mcp::serve_stdio(app.clone()) => served.map(|()| 0),
         signal = stop_asked() => Ok(128 + signal),
     };
+    app.tasks.stop_all().await;
     app.sandboxes.close().await;
     served
 }

@@ -1,17 +1,17 @@
 //! `exec` in a fresh sandbox without a terminal: this process is its own launcher. No runtime, no server, and no database
 //! unless something connected: this path is measured in milliseconds.
 
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{collections::BTreeMap, io, os::fd::AsFd, time::Duration};
 
 use rustix::fs::{FileType, fstat, major, minor};
-use sandbox_core::{Policy, SandboxSpec, SessionId, UserId, exec};
+use sandbox_core::{Image, Policy, SandboxSpec, SessionId, UserId, exec};
 
 use super::{
     args::{Exec, Global},
     exit, outside, prompt, screen,
 };
 use crate::{
-    config::{self, Settings},
+    config::{self, Settings, Template},
     sandboxes::{access, check_env, secrets, way_out},
 };
 
@@ -32,8 +32,10 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     let settings = Settings::load(&global.flags())?;
     config::prepare_state(&settings.state)?;
     let spec = spec(&settings, &args)?;
-    let embedded = args.backend.as_ref().unwrap_or(&settings.backend) == sandbox_linux::BACKEND;
-    if !embedded || secrets::are_there(&settings, &spec.policy) {
+    let embedded = backend(&settings, &args)?.unwrap_or(&settings.backend) == sandbox_linux::BACKEND;
+    // An image that has to be fetched first takes a runtime.
+    let missing = matches!(&spec.image, Image::Reference(name) if !sandbox_linux::has_image(&settings.state, name));
+    if !embedded || missing || secrets::are_there(&settings, &spec.policy) {
         return Ok(Err(args));
     }
     let most = spec.policy.limits.run.min(settings.max_timeout);
@@ -48,7 +50,11 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     }
     let rules = way_out::rules(&spec.policy, &settings)?;
     let serve = |doors, leash: &sandbox_linux::Leash| outside::serve(doors, leash, rules, &spec, &settings.state);
-    let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve)?;
+    let explain = |error| match &spec.image {
+        Image::Reference(name) => settings.explain_missing(name, error),
+        _ => error,
+    };
+    let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve).map_err(explain)?;
     if let Some(account) = account {
         outside::tell(&account);
     }
@@ -78,15 +84,44 @@ pub(super) fn lowered(asked: Duration, most: Duration, policy: &Policy, settings
 fn spec(settings: &Settings, args: &Exec) -> anyhow::Result<SandboxSpec> {
     let owner = UserId::local();
     let id = SessionId::random(&owner).map_err(|error| io::Error::other(error.to_string()))?;
-    let image = args.image.clone().unwrap_or_else(|| settings.default_image.clone());
+    let (image, mut env) = image(settings, args)?;
     let (policy, _) = policy(settings, args)?;
-    let mut env = Default::default();
     way_out::tell_of_mirrors(&mut env, &policy, settings);
     Ok(SandboxSpec { id, owner, image, policy, persistent: false, env, certificates: None })
 }
 
+/// The kind of a fresh sandbox, if one was named.
+fn template<'s>(settings: &'s Settings, args: &Exec) -> anyhow::Result<Option<&'s Template>> {
+    Ok(args.template.as_deref().map(|name| settings.template(name)).transpose()?)
+}
+
+/// What a fresh sandbox starts from, and the variables that belong to it.
+pub(super) fn image(settings: &Settings, args: &Exec) -> anyhow::Result<(Image, BTreeMap<String, String>)> {
+    Ok(match template(settings, args)? {
+        Some(template) => (template.image.clone(), template.env.clone()),
+        None => (args.image.clone().map_or_else(|| default_image(settings, args), Ok)?, BTreeMap::new()),
+    })
+}
+
+/// In a container a plain command gets an image that has it, unless one was set for all sandboxes.
+fn default_image(settings: &Settings, args: &Exec) -> anyhow::Result<Image> {
+    let engine = backend(settings, args)?.unwrap_or(&settings.backend) == sandbox_docker::BACKEND;
+    let of_command = || settings.engine_images.of_command(&args.command);
+    let chosen = (engine && settings.default_image == Image::Host).then(of_command).flatten();
+    Ok(chosen.unwrap_or_else(|| settings.default_image.clone()))
+}
+
+/// Where a fresh sandbox runs, if that was said.
+pub(super) fn backend<'a>(settings: &'a Settings, args: &'a Exec) -> anyhow::Result<Option<&'a String>> {
+    Ok(args.backend.as_ref().or(template(settings, args)?.and_then(|template| template.backend.as_ref())))
+}
+
 /// The policy of a fresh sandbox, and what the ceiling took from it. Who named it is told so; the default is nobody's wish.
 pub(super) fn policy(settings: &Settings, args: &Exec) -> anyhow::Result<(Policy, Vec<String>)> {
+    let of_template = template(settings, args)?.and_then(|template| template.policy.as_deref());
+    if let (None, Some(name)) = (&args.policy, of_template) {
+        return Ok((settings.policy(name)?, settings.lowered_by_ceiling(name)));
+    }
     let Some(said) = &args.policy else {
         let default = &settings.default_policy;
         return Ok((default.clone(), settings.lowered_by_ceiling(&default.name)));

@@ -14,10 +14,11 @@ use super::{ConfigError, Settings};
 /// A model asked for more than it may have.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAllowed {
-    /// The operator did not list this folder.
+    /// The operator did not list this image.
     #[error(
         "the image `{asked}` is not allowed. Leave it out, or use one of: {allowed}. The operator of this server allows \
-         a folder by adding its absolute path to allowed_images in the settings file, or to SANDBOX_MCP_ALLOWED_IMAGES"
+         it by adding its name, or a folder's absolute path, to allowed_images in the settings file, or to \
+         SANDBOX_MCP_ALLOWED_IMAGES"
     )]
     Image {
         /// The image as asked for.
@@ -55,6 +56,9 @@ impl Settings {
             Image::Host => return Ok(Image::Host),
             Image::Folder(folder) => folder,
             named if named == self.default_image => return Ok(named),
+            Image::Reference(name) if self.allowed_names.iter().any(|allowed| allowed.matches(&name)) => {
+                return Ok(Image::Reference(name));
+            }
             Image::Reference(_) => return Err(self.no_image(text)),
         };
         let Ok(meant) = folder.canonicalize() else { return Err(self.no_image(text)) };
@@ -107,7 +111,8 @@ impl Settings {
     fn no_image(&self, asked: &str) -> NotAllowed {
         let host = [Image::Host, self.default_image.clone()].map(|image| image.to_string());
         let folders = self.allowed_images.iter().take(NAMED).map(|folder| folder.display().to_string());
-        let allowed: BTreeSet<String> = host.into_iter().chain(folders).collect();
+        let names = self.allowed_names.iter().take(NAMED).map(ToString::to_string);
+        let allowed: BTreeSet<String> = host.into_iter().chain(folders).chain(names).collect();
         NotAllowed::Image { asked: asked.chars().take(200).collect(), allowed: joined(&allowed) }
     }
 }
@@ -214,7 +219,7 @@ mod tests {
             assert!(refused.contains(why), "{folder}: {refused}");
         }
         assert!(settings(&state, "default_image = \"/\"").unwrap_err().to_string().contains("whole machine"));
-        assert!(settings(&state, "allowed_images = [\"usr\"]").unwrap_err().to_string().contains("absolute paths"));
+        assert!(settings(&state, "allowed_images = [\"./usr\"]").unwrap_err().to_string().contains("absolute paths"));
     }
 
     #[test]

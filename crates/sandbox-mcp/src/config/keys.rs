@@ -29,7 +29,21 @@ pub const KEYS: &[Key] = &[
         "backend",
         "SANDBOX_MCP_BACKEND",
         "`\"linux\"`",
-        "where sandboxes run when nothing else is said: `linux`, which is embedded, or `oci`, a runtime such as gVisor",
+        "where sandboxes run when nothing else is said: `linux`, which is embedded; `docker`, which is Podman too; or `oci`, a \
+         runtime such as gVisor",
+    ),
+    key(
+        "docker_image",
+        "DOCKER_IMAGE",
+        "none",
+        "the image of sandboxes in containers that name none, or `host`; see docs/engines.md",
+    ),
+    key(
+        "command_images",
+        "SANDBOX_MCP_COMMAND_IMAGES",
+        "`node`, `python` and `deno` have theirs",
+        "the image of a command in a container that names none, by program: `{ node = \"node:22-slim\" }`; in the \
+         environment `node=node:22-slim,go=golang:1`",
     ),
     key(
         "oci_runtime",
@@ -42,7 +56,26 @@ pub const KEYS: &[Key] = &[
         "allowed_images",
         "SANDBOX_MCP_ALLOWED_IMAGES",
         "none",
-        "folders that models may name as images, beside the default; in the environment divided by colons",
+        "images that models may name beside the default: folders, names (`python:3.12-slim`), all tags of one \
+         (`python:*`), all below a folder (`ghcr.io/team/*`); in the environment divided by commas",
+    ),
+    key(
+        "image_budget",
+        "SANDBOX_MCP_IMAGE_BUDGET",
+        "`\"20GiB\"`",
+        "what images may take up on disk; at a pull those go first that nobody used for longest",
+    ),
+    key(
+        "registry_mirrors",
+        "SANDBOX_MCP_REGISTRY_MIRRORS",
+        "none",
+        "addresses that are asked before a registry: `[\"docker.io=https://mirror.example.com\"]`",
+    ),
+    key(
+        "insecure_registries",
+        "SANDBOX_MCP_INSECURE_REGISTRIES",
+        "none",
+        "registries and mirrors that may be reached without TLS, beside this machine's own: `[\"registry.lan:5000\"]`",
     ),
     key(
         "allowed_policies",
@@ -64,6 +97,13 @@ pub const KEYS: &[Key] = &[
         "SANDBOX_MCP_ALLOW_UNENFORCED",
         "none",
         "limits that may be only watched though `strict` says otherwise, or go unheld, by name: `[\"disk\", \"time\"]`",
+    ),
+    key(
+        "warm",
+        "SANDBOX_MCP_WARM",
+        "`0`",
+        "sandboxes that `serve` keeps ready before anybody asks: so many of the default kind, or a list of kinds: \
+         `[{ policy = \"yolo-3\", image = \"host\", backend = \"linux\", count = 2 }]`",
     ),
     key("max_sandboxes_per_user", "SANDBOX_MCP_MAX_SANDBOXES_PER_USER", "`32`", "sandboxes of one user"),
     key("max_sandboxes", "SANDBOX_MCP_MAX_SANDBOXES", "`1024`", "sandboxes in all"),
@@ -99,6 +139,58 @@ pub const KEYS: &[Key] = &[
         "stop every process of a sandbox that sends the placeholder of a secret to where it does not belong",
     ),
     key(
+        "agent",
+        "SANDBOX_MCP_AGENT",
+        "`\"auto\"`",
+        "who works on tasks when nobody is named; `auto` takes what is configured",
+    ),
+    key("model", "SANDBOX_MCP_MODEL", "`\"claude-opus-5-5\"`", "the model that the agent `claude` asks"),
+    key(
+        "model_api",
+        "SANDBOX_MCP_MODEL_API",
+        "`\"messages\"`",
+        "how it is spoken to: `messages` (Anthropic), or `chat` (OpenAI, Ollama, llama.cpp, vLLM)",
+    ),
+    key(
+        "model_url",
+        "SANDBOX_MCP_MODEL_URL",
+        "the address of Anthropic, or with `chat` of OpenAI",
+        "where it is, such as `http://127.0.0.1:11434/v1`; an address that begins with `http:` needs no key",
+    ),
+    key(
+        "model_key",
+        "SANDBOX_MCP_MODEL_KEY",
+        "the variable `ANTHROPIC_API_KEY`, or with `chat` `OPENAI_API_KEY`",
+        "where its key comes from: `env:NAME`, `file:/PATH` or `command:PROGRAM ARGUMENT…`; never the key itself",
+    ),
+    key(
+        "model_context_tokens",
+        "SANDBOX_MCP_MODEL_CONTEXT_TOKENS",
+        "`200000`",
+        "a conversation that grows longer is summed up and goes on from there",
+    ),
+    key("model_answer_tokens", "SANDBOX_MCP_MODEL_ANSWER_TOKENS", "`16000`", "the longest single answer of the model"),
+    key(
+        "model_idle_seconds",
+        "SANDBOX_MCP_MODEL_IDLE_SECONDS",
+        "`120`",
+        "a model that says nothing for so long is asked again",
+    ),
+    key("max_turns", "SANDBOX_MCP_MAX_TURNS", "`100`", "a task may ask the model so often"),
+    key("task_budget_usd", "SANDBOX_MCP_TASK_BUDGET_USD", "`5`", "a task may cost so much, in US dollars"),
+    key(
+        "task_budget_tokens",
+        "SANDBOX_MCP_TASK_BUDGET_TOKENS",
+        "`5000000`",
+        "a task may use so many tokens, read and written, those from the cache too",
+    ),
+    key(
+        "mock_script",
+        "SANDBOX_MCP_MOCK_SCRIPT",
+        "none",
+        "a file with steps that the agent `mock` follows, for demonstrations and tests",
+    ),
+    key(
         "log",
         "SANDBOX_MCP_LOG",
         "`\"warn\"`",
@@ -115,9 +207,16 @@ pub fn markdown() -> String {
 
 /// Names the settings file; it cannot stand in that file itself.
 pub(super) const CONFIG_VARIABLE: &str = "SANDBOX_MCP_CONFIG";
-/// Read by the embedded backend itself; they are for tests, not for operators.
-pub(super) const INTERNAL: [&str; 4] =
-    ["SANDBOX_MCP_LEASE_SECONDS", "SANDBOX_MCP_NO_NFTABLES", "SANDBOX_MCP_SINGLE_ID", "SANDBOX_MCP_USE_BWRAP"];
+/// Read by backends themselves, for tests and not for operators; and the one that programs in a sandbox find.
+pub(super) const INTERNAL: &[&str] = &[
+    "SANDBOX_MCP_URL",
+    "SANDBOX_MCP_DOCKER_DIE_AT",
+    "SANDBOX_MCP_DOCKER_REACH",
+    "SANDBOX_MCP_LEASE_SECONDS",
+    "SANDBOX_MCP_NO_NFTABLES",
+    "SANDBOX_MCP_SINGLE_ID",
+    "SANDBOX_MCP_USE_BWRAP",
+];
 /// Variables that begin so are ours, and must be known.
 pub(super) const PREFIX: &str = "SANDBOX_MCP_";
 

@@ -4,25 +4,34 @@
 
 mod ask;
 mod ceiling;
+mod engines;
+mod images;
 mod keys;
 mod mirrors;
+mod model;
 mod paths;
 mod policies;
 mod secrets;
 mod settings;
 mod state;
+mod templates;
 mod typed;
+mod warm;
 mod words;
 
 pub use ask::Ask;
 pub use ceiling::NotAllowed;
+pub use engines::EngineImages;
+pub use images::NamePattern;
 pub use keys::{KEYS, Key, markdown};
 pub use mirrors::Mirrors;
+pub use model::{ModelApi, ModelSetting, Price};
 pub use paths::config_file;
 pub(crate) use secrets::TRUSTING;
 pub use secrets::{SecretSetting, SecretSource, ServiceSetting};
 pub use settings::{Settings, nearest};
 pub use state::prepare as prepare_state;
+pub use templates::Template;
 pub use typed::{Flags, Source, Typed};
 
 use std::{
@@ -70,6 +79,16 @@ pub enum ConfigError {
     /// No policy has this name.
     #[error("there is no policy `{name}`{hint}. Policies: {known}", hint = did_you_mean(&nearest.as_deref()))]
     UnknownPolicy {
+        /// The name as typed.
+        name: String,
+        /// The known one that it is most like.
+        nearest: Option<String>,
+        /// All names.
+        known: String,
+    },
+    /// No template has this name.
+    #[error("there is no template `{name}`{hint}. Templates: {known}", hint = did_you_mean(&nearest.as_deref()))]
+    UnknownTemplate {
         /// The name as typed.
         name: String,
         /// The known one that it is most like.

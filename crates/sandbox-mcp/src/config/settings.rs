@@ -1,20 +1,25 @@
 //! What was said, checked, and turned into what it means. Later code never sees a raw string.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use sandbox_core::{Bytes, Control, Image, Policy};
-use sandbox_egress::Trust;
+use sandbox_egress::{Trust, Upstream};
+use sandbox_image::ImageSettings;
 use serde::{Deserialize, de::IntoDeserializer};
 use url::Url;
 
+use crate::sandboxes::Warm;
+
 use super::{
-    Ask, ConfigError, Mirrors, SecretSetting, ServiceSetting, Source, ceiling, mirrors, paths, secrets,
+    Ask, ConfigError, EngineImages, Mirrors, ModelApi, ModelSetting, NamePattern, SecretSetting, ServiceSetting,
+    Source, Template, ceiling, engines, images, mirrors, model, paths, secrets, templates,
     typed::{Said, Typed},
+    warm,
 };
 
 /// What the operator wants.
@@ -36,6 +41,12 @@ pub struct Settings {
     pub default_image: Image,
     /// Folders that models may name as images, without links.
     pub allowed_images: Vec<PathBuf>,
+    /// Images that models may ask for by name.
+    pub allowed_names: Vec<NamePattern>,
+    /// Images by name: how they come here, and how much they may take up.
+    pub images: ImageSettings,
+    /// What sandboxes in containers start from.
+    pub engine_images: EngineImages,
     /// Policies that models may name; all, if not said.
     pub allowed_policies: Option<BTreeSet<String>>,
     /// Where policies of the operator's own are.
@@ -46,6 +57,10 @@ pub struct Settings {
     pub strict: bool,
     /// Limits that may go unheld.
     pub allow_unenforced: BTreeSet<Control>,
+    /// Kinds of sandboxes by name.
+    pub templates: BTreeMap<String, Template>,
+    /// Sandboxes that are kept ready before anybody asks.
+    pub warm: Vec<Warm>,
     /// Sandboxes of one user.
     pub max_sandboxes_per_user: usize,
     /// Sandboxes in all.
@@ -69,6 +84,18 @@ pub struct Settings {
     /// Stop a sandbox that sends a placeholder to where it does not belong.
     pub freeze_on_leak: bool,
     trust: Arc<OnceLock<Trust>>,
+    /// Who works on tasks when nobody is named.
+    pub agent: String,
+    /// The model that the agent `claude` asks.
+    pub model: ModelSetting,
+    /// A task may ask the model so often.
+    pub max_turns: u32,
+    /// A task may cost so much, in US dollars.
+    pub task_budget_usd: f64,
+    /// A task may use so many tokens.
+    pub task_budget_tokens: u64,
+    /// Steps that the agent `mock` follows.
+    pub mock_script: Option<PathBuf>,
     /// What is logged to standard error.
     pub log: String,
 }
@@ -89,9 +116,14 @@ impl Settings {
             typed.take("default_image", "`host`, the absolute path of a folder, or the name of an image", |said| {
                 said.as_str()?.parse().ok()
             })?;
-        let images = typed.take("allowed_images", IMAGES, folders)?.unwrap_or_default();
+        let allowed = typed.take("allowed_images", images::ALLOWED, images::allowed)?.unwrap_or_default();
+        let budget = typed.take("image_budget", "a size, such as 20GiB", size)?;
+        let registries = typed.take("registry_mirrors", images::MIRRORS, images::mirrors)?;
+        let insecure = typed.take("insecure_registries", images::INSECURE, images::insecure)?;
         let policies = typed.take("allowed_policies", "a list of names of policies", names)?;
         let folder = typed.take("policy_folder", "the absolute path of a folder", absolute)?;
+        let (said_warm, warm) = (typed.source("warm"), typed.take("warm", warm::EXPECTED, warm::read)?);
+        let said_templates = typed.0.remove("templates");
         let ceiling = typed.take("ceiling", "the name of a policy", text)?;
         let said_secrets = typed.source("secrets").or_else(|| typed.source("services"));
         let secrets = typed.secrets()?;
@@ -104,11 +136,19 @@ impl Settings {
             oci_runtime: typed.take("oci_runtime", RUNTIME, runtime)?,
             default_image: image.unwrap_or(Image::Host),
             allowed_images: Vec::new(),
+            allowed_names: allowed.names,
+            images: images::settings(budget, registries, insecure),
+            engine_images: EngineImages {
+                default: typed.take("docker_image", engines::IMAGE, engines::image)?,
+                of_commands: typed.take("command_images", engines::COMMANDS, engines::commands)?.unwrap_or_default(),
+            },
             allowed_policies: None,
             policy_folder: folder.or_else(paths::policy_folder),
             ceiling: None,
             strict: typed.take("strict", "true or false", truth)?.unwrap_or(false),
             allow_unenforced: typed.take("allow_unenforced", CONTROLS, controls)?.unwrap_or_default(),
+            templates: templates::built_in(),
+            warm: Vec::new(),
             max_sandboxes_per_user: typed.take("max_sandboxes_per_user", COUNT, count)?.unwrap_or(32),
             max_sandboxes: typed.take("max_sandboxes", COUNT, count)?.unwrap_or(1024),
             memory_floor: typed.take("memory_floor", "a size, such as 256MiB", size)?.unwrap_or(Bytes::mib(256)),
@@ -126,6 +166,14 @@ impl Settings {
             secrets,
             freeze_on_leak: typed.take("freeze_on_leak", "true or false", truth)?.unwrap_or(false),
             trust: Arc::default(),
+            agent: typed.take("agent", "the name of an agent, or auto", text)?.unwrap_or_else(|| "auto".to_owned()),
+            model: typed.model()?,
+            max_turns: typed.take("max_turns", COUNT, count)?.map_or(100, |turns| turns as u32),
+            task_budget_usd: typed
+                .take("task_budget_usd", "an amount of US dollars, such as 2.5", money)?
+                .unwrap_or(5.0),
+            task_budget_tokens: typed.take("task_budget_tokens", TOKENS, tokens)?.unwrap_or(5_000_000),
+            mock_script: typed.take("mock_script", "the absolute path of a file", absolute)?,
             log: typed
                 .take("log", "a level (error, warn, info, debug), or a filter such as sandbox_mcp=debug", filter)?
                 .unwrap_or_else(|| "warn".to_owned()),
@@ -139,12 +187,23 @@ impl Settings {
             .map(|names| settings.policies_for_models(names))
             .transpose()
             .map_err(|why| in_setting(said_allowed, why))?;
+        if let Some(Said { source, value }) = said_templates {
+            let refuse = |why| ConfigError::BadTable { source_: source.clone(), key: "templates", why };
+            settings.templates = templates::read(&value).map_err(refuse)?;
+            templates::check(&settings, &KNOWN_BACKENDS).map_err(refuse)?;
+        }
+        if let (Some(source_), Some(said)) = (said_warm, warm) {
+            settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
+        }
         if let Some(source_) = said_secrets {
             let refuse = |why| ConfigError::BadTable { source_, key: "secrets", why };
             secrets::check(&settings).map_err(refuse)?;
         }
-        settings.allowed_images =
-            images.iter().map(|folder| ceiling::image_folder(folder, &settings.state)).collect::<Result<_, _>>()?;
+        settings.allowed_images = allowed
+            .folders
+            .iter()
+            .map(|folder| ceiling::image_folder(folder, &settings.state))
+            .collect::<Result<_, _>>()?;
         if let Image::Folder(folder) = &settings.default_image
             && folder.exists()
         {
@@ -180,10 +239,11 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
     (likeness(best) > 0.7).then_some(best)
 }
 
-const IMAGES: &str = "a list of absolute paths of folders (in the environment divided by colons)";
 /// All that this program has.
-const KNOWN_BACKENDS: [&str; 2] = [sandbox_linux::BACKEND, sandbox_oci::BACKEND];
-const BACKENDS: &str = "the name of a backend: linux, oci";
+const KNOWN_BACKENDS: &[&str] = &[sandbox_linux::BACKEND, sandbox_docker::BACKEND, sandbox_oci::BACKEND];
+const BACKENDS: &str = "the name of a backend: linux, docker, oci";
+const KEY: &str = "env:NAME, file:/PATH or command:PROGRAM ARGUMENT…, and never the key itself";
+const TOKENS: &str = "a whole number of tokens from 100 to 1000000000";
 const RUNTIME: &str = "the name or the absolute path of an OCI runtime: runsc, runc";
 const COUNT: &str = "a whole number from 1 to 1000000";
 const CONTROLS: &str = "a list of: memory, cpu, pids, disk, tmp, time, network, filesystem, privileges, \
@@ -214,6 +274,33 @@ impl Typed {
         read.map_err(|why| ConfigError::BadTable { source_: source, key: "services", why })
     }
 
+    fn model(&mut self) -> Result<ModelSetting, ConfigError> {
+        let api = self.take("model_api", "messages or chat", ModelApi::parse)?.unwrap_or(ModelApi::Messages);
+        let said = self.take("model_url", "an address, such as http://127.0.0.1:11434/v1", upstream)?;
+        let (is_named, usual) = (said.is_some(), api.usual_address());
+        let wrong = || bad_value(Source::Flag("model_url"), "model_url", usual, "an address");
+        let upstream = said.or_else(|| usual.parse().ok()).ok_or_else(wrong)?;
+        let prices = match self.0.remove("prices") {
+            None => Ok(Default::default()),
+            Some(Said { source, value }) => {
+                model::prices(&value).map_err(|why| ConfigError::BadTable { source_: source, key: "prices", why })
+            }
+        };
+        Ok(ModelSetting {
+            api,
+            upstream,
+            is_named,
+            name: self.take("model", "the name of a model", text)?.unwrap_or_else(|| model::MODEL.to_owned()),
+            key: self.take("model_key", KEY, model::key)?.unwrap_or_else(|| api.usual_key()),
+            context: self.take("model_context_tokens", TOKENS, tokens)?.unwrap_or(200_000),
+            answer: self.take("model_answer_tokens", TOKENS, tokens)?.unwrap_or(16_000),
+            idle: self
+                .take("model_idle_seconds", "a number of seconds from 1 to 604800", timeout)?
+                .unwrap_or(Duration::from_secs(120)),
+            prices: prices?,
+        })
+    }
+
     fn take<T>(
         &mut self,
         key: &'static str,
@@ -223,12 +310,16 @@ impl Typed {
         let Some(Said { source, value }) = self.0.remove(key) else { return Ok(None) };
         match meaning(&value) {
             Some(meaning) => Ok(Some(meaning)),
-            None => {
-                let value = value.to_string().chars().take(80).collect();
-                Err(ConfigError::BadValue { source_: source, key, value, expected: expected.to_owned() })
-            }
+            // Somebody may have put the key there.
+            None if key == "model_key" => Err(bad_value(source, key, "something that is not shown here", expected)),
+            None => Err(bad_value(source, key, &value.to_string(), expected)),
         }
     }
+}
+
+fn bad_value(source_: Source, key: &'static str, value: &str, expected: &str) -> ConfigError {
+    let value = value.chars().take(80).collect();
+    ConfigError::BadValue { source_, key, value, expected: expected.to_owned() }
 }
 
 fn text(said: &toml::Value) -> Option<String> {
@@ -275,6 +366,18 @@ fn count(said: &toml::Value) -> Option<usize> {
     number(said).filter(|count| count.fract() == 0.0 && (1.0..=1e6).contains(count)).map(|count| count as usize)
 }
 
+fn tokens(said: &toml::Value) -> Option<u64> {
+    number(said).filter(|count| count.fract() == 0.0 && (100.0..=1e9).contains(count)).map(|count| count as u64)
+}
+
+fn money(said: &toml::Value) -> Option<f64> {
+    number(said).filter(|amount| (0.0..=1e6).contains(amount))
+}
+
+fn upstream(said: &toml::Value) -> Option<Upstream> {
+    said.as_str()?.parse().ok()
+}
+
 fn truth(said: &toml::Value) -> Option<bool> {
     match said {
         toml::Value::Boolean(truth) => Some(*truth),
@@ -314,11 +417,6 @@ fn controls(said: &toml::Value) -> Option<BTreeSet<Control>> {
 
 fn names(said: &toml::Value) -> Option<Vec<String>> {
     list(said, ',')
-}
-
-fn folders(said: &toml::Value) -> Option<Vec<PathBuf>> {
-    let absolute = |path: String| (path.starts_with('/') && !path.contains('\0')).then(|| path.into());
-    list(said, ':')?.into_iter().map(absolute).collect()
 }
 
 fn list(said: &toml::Value, divider: char) -> Option<Vec<String>> {

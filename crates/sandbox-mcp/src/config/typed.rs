@@ -14,8 +14,8 @@ use super::{
     words::{Found, plain},
 };
 
-/// Tables of the file; see docs/secrets.md.
-const TABLES: [&str; 2] = ["secrets", "services"];
+/// Tables of the file; see docs/agents.md, docs/secrets.md and docs/templates.md.
+const TABLES: [&str; 4] = ["prices", "secrets", "services", "templates"];
 
 /// Where something was said.
 #[derive(Clone, Debug, PartialEq, Eq)]

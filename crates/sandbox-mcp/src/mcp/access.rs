@@ -5,12 +5,11 @@ use std::sync::Arc;
 use super::{
     answers::{Access, Answer, Denial, Outcome},
     arguments::{For, RequestAccess, Wanted},
-    asking::Caller,
     error::ToolError,
 };
 use crate::sandboxes::{
     Session,
-    access::{AccessKind, AccessRequest, MOST_MINUTES, Refused, Span, shown},
+    access::{AccessKind, AccessRequest, MOST_MINUTES, Person, Refused, Span, shown},
 };
 
 /// A grant for a time lasts so long if nobody says how long.
@@ -22,7 +21,7 @@ const LONGEST: usize = 8 << 10;
 pub async fn request_access(
     session: Arc<Session>,
     asked: RequestAccess,
-    caller: &Caller<'_>,
+    person: &dyn Person,
 ) -> Result<Answer, ToolError> {
     if asked.target.trim().is_empty() || asked.target.len().max(asked.reason.len()) > LONGEST {
         let what = format!("target and reason must be told, in at most {LONGEST} bytes each");
@@ -43,7 +42,7 @@ pub async fn request_access(
         message: String::new(),
         denials: Vec::new(),
     };
-    match session.request(request, caller).await {
+    match session.request(request, person).await {
         Ok(given) => {
             answer.granted_for = given.span.map(|span| span.to_string());
             answer.message = given.message;

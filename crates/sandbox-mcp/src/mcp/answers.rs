@@ -314,6 +314,9 @@ pub struct Statuses {
     /// What was found when this server started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovered: Option<String>,
+    /// Sandboxes that are ready before anybody asks, where the operator wants some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm: Option<usize>,
 }
 
 /// cleanup_session
@@ -327,17 +330,55 @@ pub struct CleanedUp {
 /// execute_task
 #[derive(Serialize, JsonSchema)]
 pub struct TaskDone {
+    pub task_id: String,
     pub session_id: String,
-    /// completed, failed, timeout or cancelled.
+    /// completed, failed, timeout, cancelled or running.
     pub status: String,
+    pub agent: String,
+    /// What the agent says.
     pub output: String,
+    /// What it does now, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
     pub files_created: Vec<String>,
     pub files_changed: Vec<String>,
     pub files_deleted: Vec<String>,
     pub duration_seconds: f64,
+    /// How often the model was asked.
+    pub turns: u32,
+    pub cost: Cost,
     pub error: Option<String>,
     /// What the policy refused.
     pub denials: Vec<Denial>,
+    /// How each limit and wall is held: kernel, supervised or none.
+    pub enforced: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// What a task cost.
+#[derive(Serialize, JsonSchema)]
+pub struct Cost {
+    /// Null where no price is known.
+    pub usd: Option<f64>,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cache_read_tokens: u64,
+    pub cache_written_tokens: u64,
+    pub model: Option<String>,
+}
+
+impl From<crate::agent::Bill> for Cost {
+    fn from(bill: crate::agent::Bill) -> Self {
+        Self {
+            usd: bill.usd.map(|usd| (usd * 1e6).round() / 1e6),
+            input_tokens: bill.tokens.input,
+            output_tokens: bill.tokens.output,
+            cache_read_tokens: bill.tokens.cache_read,
+            cache_written_tokens: bill.tokens.cache_written,
+            model: bill.model,
+        }
+    }
 }

@@ -11,6 +11,8 @@ use serde::Deserialize;
 pub struct CreateSandbox {
     /// host (default: this machine's own programs, read-only) or the absolute path of a root file system that the operator allows.
     pub image: Option<String>,
+    /// A ready kind.
+    pub template: Option<String>,
     /// What it may do.
     pub policy: Option<String>,
     /// Keep it when this server ends and when idle.
@@ -151,6 +153,8 @@ pub struct ListFiles {
 pub struct GetSandboxStatus {
     /// Without it: all your sandboxes.
     pub session_id: Option<String>,
+    /// Wait so long for its task to end.
+    pub wait_seconds: Option<u64>,
     /// Only those with this label.
     pub user_id: Option<String>,
 }
@@ -170,16 +174,24 @@ pub struct CleanupSession {
 pub struct ExecuteTask {
     /// What is to be done, in plain words.
     pub task: String,
-    /// An existing sandbox; without it a new one is made.
+    /// An existing sandbox, to go on with its conversation and files; without it a new one is made.
     pub session_id: Option<String>,
     /// Files that the agent needs, put into /workspace.
     pub files: Option<Vec<FileToWrite>>,
-    /// Only mock yet.
+    /// auto (default), claude or mock.
     pub agent: Option<String>,
     /// 1 (least allowed) to 4 (most). Default: 3.
     pub yolo_level: Option<u8>,
     /// In seconds. Default: 300.
     pub timeout: Option<u64>,
+    /// Answer after so many seconds even if it still works.
+    pub wait_seconds: Option<u64>,
+    /// As for create_sandbox.
+    pub image: Option<String>,
+    pub template: Option<String>,
+    pub model: Option<String>,
+    /// Most that it may cost, in US dollars.
+    pub budget_usd: Option<f64>,
     /// Its label, if it has one.
     pub user_id: Option<String>,
 }

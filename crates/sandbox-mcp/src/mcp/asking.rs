@@ -12,18 +12,19 @@ use std::{
 
 use async_trait::async_trait;
 use rmcp::{
-    RoleServer,
+    Peer, RoleServer,
     model::{
         CallToolRequestParams, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
-        ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion, ServerRequest,
+        ElicitationCapability, ElicitationSchema, InputRequest, InputRequiredResult, ProtocolVersion, ServerRequest,
     },
-    service::{PeerRequestOptions, RequestContext},
+    service::{PeerRequestOptions, RequestContext, RequestHandle},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
 
 use super::progress::Progress;
-use crate::sandboxes::access::{Person, Question, Reply, Span, shown};
+use crate::sandboxes::access::{Inquiry, Person, Question, Reply, Span, shown};
 
 /// The one question of a call.
 const KEY: &str = "access";
@@ -82,49 +83,39 @@ impl<'a> Caller<'a> {
         self.later.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether the answer can come while the call waits.
-    pub fn can_wait(&self) -> bool {
-        !self.is_modern()
-    }
-
     fn is_modern(&self) -> bool {
         self.context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
     }
 
-    /// A client that says no mode means forms.
     fn shows_forms(&self) -> bool {
         let offered = self.context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
-        offered.is_some_and(|elicitation| elicitation.form.is_some() || elicitation.url.is_none())
+        offered.is_some_and(|elicitation| shows_forms(&elicitation))
     }
 
     async fn elicit(&self, question: &Question) -> Reply {
         let mut progress = Progress::of(self.context);
         let patience = if progress.is_wanted() { self.patience } else { self.patience.min(WITHOUT_PROGRESS) };
-        let request = ServerRequest::ElicitRequest(ElicitRequest::new(form(question)));
-        let sent = self.context.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
-        let mut handle = match sent {
-            Ok(handle) => handle,
-            Err(error) => {
-                tracing::debug!(%error, "a question could not be put");
-                return Reply::NoAnswer;
+        let meanwhile = async {
+            loop {
+                tokio::select! {
+                    () = progress.due() => progress.tell("waiting for the answer of a person".to_owned()),
+                    () = self.context.ct.cancelled() => return,
+                }
             }
         };
-        let deadline = tokio::time::sleep(patience);
-        tokio::pin!(deadline);
-        let reply = loop {
-            tokio::select! {
-                answer = &mut handle.rx => return match answer {
-                    Ok(Ok(ClientResult::ElicitResult(result))) => reply(&result, question),
-                    _ => Reply::NoAnswer,
-                },
-                () = progress.due() => progress.tell("waiting for the answer of a person".to_owned()),
-                () = &mut deadline => break Reply::NoAnswer,
-                () = self.context.ct.cancelled() => break Reply::NoAnswer,
-            }
-        };
-        // The client takes its question off the screen.
-        let _ = handle.cancel(Some("nobody waits for the answer any more".to_owned())).await;
-        reply
+        let answer = elicit(&self.context.peer, form(question), patience, meanwhile).await;
+        answer.map_or(Reply::NoAnswer, |result| reply(&result, question))
+    }
+
+    /// The same person as somebody who can be asked also after this call; nobody where questions come only with answers.
+    pub fn user(&self) -> Option<User> {
+        let asks = !self.is_modern() && self.shows_forms();
+        asks.then(|| User { peer: self.context.peer.clone(), name: self.name(), patience: self.patience })
+    }
+
+    /// Whether the client knows tasks of the protocol. One of before says so too, and cannot.
+    pub fn can_task(&self) -> bool {
+        self.is_modern() && self.context.client_capabilities().is_some_and(|capabilities| capabilities.supports_tasks())
     }
 
     fn put_later(&self, question: &Question) -> Reply {
@@ -172,6 +163,114 @@ impl Person for Caller<'_> {
     }
 }
 
+/// The user of a client with a handshake, also after the call that began it.
+pub struct User {
+    peer: Peer<RoleServer>,
+    name: String,
+    patience: Duration,
+}
+
+#[async_trait]
+impl Person for User {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn is_there(&self) -> bool {
+        !self.peer.is_transport_closed()
+    }
+
+    async fn answer(&self, question: &Question) -> Reply {
+        let answer = elicit(&self.peer, form(question), self.patience, std::future::pending()).await;
+        answer.map_or(Reply::NoAnswer, |result| reply(&result, question))
+    }
+
+    async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
+        let answer = elicit(&self.peer, inquiry_form(inquiry), self.patience, std::future::pending()).await;
+        said(&answer?)
+    }
+}
+
+/// A question on its way to whoever can put it.
+pub struct Put {
+    /// The question.
+    pub request: ElicitRequest,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Option<Value>>,
+}
+
+/// Questions of one task.
+pub type Questions = mpsc::Receiver<Put>;
+
+/// The user of a client without a handshake: questions wait until the client asks how the task stands.
+pub struct Relay {
+    sender: mpsc::Sender<Put>,
+    name: String,
+    patience: Duration,
+    shows_forms: bool,
+}
+
+impl Relay {
+    /// Somebody to ask, and where the questions come out.
+    pub fn new(caller: &Caller<'_>) -> (Self, Questions) {
+        let (sender, questions) = mpsc::channel(1);
+        (Self { sender, name: caller.name(), patience: caller.patience, shows_forms: caller.shows_forms() }, questions)
+    }
+
+    async fn put(&self, form: ElicitRequestParams) -> Option<ElicitResult> {
+        let (answer, answered) = oneshot::channel();
+        let put = async {
+            self.sender.send(Put { request: ElicitRequest::new(form), answer }).await.ok()?;
+            answered.await.ok().flatten()
+        };
+        let value = tokio::time::timeout(self.patience, put).await.ok().flatten()?;
+        serde_json::from_value(value).ok()
+    }
+}
+
+#[async_trait]
+impl Person for Relay {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn is_there(&self) -> bool {
+        self.shows_forms
+    }
+
+    async fn answer(&self, question: &Question) -> Reply {
+        self.put(form(question)).await.map_or(Reply::NoAnswer, |result| reply(&result, question))
+    }
+
+    async fn inquire(&self, inquiry: &Inquiry) -> Option<String> {
+        said(&self.put(inquiry_form(inquiry)).await?)
+    }
+}
+
+/// Puts a form and waits, though not for ever, nor after `meanwhile` has ended.
+async fn elicit(
+    peer: &Peer<RoleServer>,
+    form: ElicitRequestParams,
+    patience: Duration,
+    meanwhile: impl Future<Output = ()>,
+) -> Option<ElicitResult> {
+    let request = ServerRequest::ElicitRequest(ElicitRequest::new(form));
+    let sent = peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+    let sent = sent.inspect_err(|error| tracing::debug!(%error, "a question could not be put"));
+    let mut handle = sent.ok()?;
+    tokio::select! {
+        answer = &mut handle.rx => return match answer {
+            Ok(Ok(ClientResult::ElicitResult(result))) => Some(result),
+            _ => None,
+        },
+        () = tokio::time::sleep(patience) => {}
+        () = meanwhile => {}
+    }
+    // The client takes its question off the screen.
+    let _ = handle.cancel(Some("nobody waits for the answer any more".to_owned())).await;
+    None
+}
+
 impl Pending {
     fn put(&self, name: String, question: &Question, call: [u8; 32]) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,6 +285,26 @@ impl Pending {
     /// A name is good for one answer.
     fn take(&self, name: &str) -> Option<Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+}
+
+/// A client that says no mode means forms.
+pub fn shows_forms(offered: &ElicitationCapability) -> bool {
+    offered.form.is_some() || offered.url.is_none()
+}
+
+/// Puts a question to whoever sits at a client that shook hands.
+pub async fn put(peer: &Peer<RoleServer>, question: &Question) -> Option<RequestHandle<RoleServer>> {
+    let request = ServerRequest::ElicitRequest(ElicitRequest::new(form(question)));
+    let sent = peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+    sent.inspect_err(|error| tracing::debug!(%error, "a question could not be put")).ok()
+}
+
+/// What became of a question that was put.
+pub fn understood<E, F>(answer: Result<Result<ClientResult, E>, F>, question: &Question) -> Reply {
+    match answer {
+        Ok(Ok(ClientResult::ElicitResult(result))) => reply(&result, question),
+        _ => Reply::NoAnswer,
     }
 }
 
@@ -208,6 +327,31 @@ fn form(question: &Question) -> ElicitRequestParams {
     let requested_schema = ElicitationSchema::from_json_schema(schema)
         .unwrap_or_else(|_| ElicitationSchema::new(std::collections::BTreeMap::new()));
     ElicitRequestParams::FormElicitationParams { meta: None, message: question.text(), requested_schema }
+}
+
+/// A question of an agent as a form with one answer.
+fn inquiry_form(inquiry: &Inquiry) -> ElicitRequestParams {
+    let mut answer = json!({"type": "string", "title": "Answer", "maxLength": 2000});
+    let choices = inquiry.shown_choices();
+    if !choices.is_empty() {
+        answer["enum"] = json!(choices);
+    }
+    let schema = json!({"type": "object", "properties": {"answer": answer}, "required": ["answer"]});
+    let requested_schema = ElicitationSchema::from_json_schema(schema.as_object().cloned().unwrap_or_default())
+        .unwrap_or_else(|_| ElicitationSchema::new(std::collections::BTreeMap::new()));
+    ElicitRequestParams::FormElicitationParams { meta: None, message: inquiry.text(), requested_schema }
+}
+
+/// The answer to a question of an agent.
+fn said(result: &ElicitResult) -> Option<String> {
+    match result.action {
+        ElicitationAction::Accept => {
+            let answer = result.content.as_ref()?.get("answer")?.as_str()?;
+            Some(answer.chars().take(2000).collect())
+        }
+        ElicitationAction::Decline => Some("The person does not want to answer.".to_owned()),
+        _ => None,
+    }
 }
 
 /// What the person said. A choice that was not offered counts as the least.

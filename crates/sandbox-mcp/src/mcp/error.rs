@@ -39,7 +39,10 @@ pub enum ToolError {
     Sandboxes(#[from] SandboxesError),
     /// The task could not begin.
     #[error("{0}")]
-    Task(#[from] TaskError),
+    NoTask(#[from] TaskError),
+    /// No failure: the answer comes with a task of the protocol.
+    #[error("the task goes on")]
+    Task(Box<rmcp::model::Task>),
     /// The executor said no.
     #[error("{0}")]
     Executor(#[from] ClientError),

@@ -7,9 +7,12 @@ mod access;
 mod answers;
 mod arguments;
 mod asking;
+pub mod bound;
+mod client;
 mod error;
 mod files;
 mod follow;
+pub mod inside;
 mod line_id;
 mod listing;
 mod names;
@@ -29,6 +32,8 @@ mod transport;
 
 use std::time::Duration;
 
+pub use client::Client;
+
 use rmcp::{ServiceExt, service::ServerInitializeError, transport::stdio_pipes};
 
 use crate::app::App;
@@ -38,10 +43,19 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves on standard input and output until the input ends. Sandboxes are the caller's to end.
 pub async fn serve_stdio(app: App) -> anyhow::Result<()> {
+    on_stdio(server::Server::new(app)).await
+}
+
+/// The same for one sandbox only.
+pub async fn serve_one_on_stdio(app: App, bound: bound::Bound) -> anyhow::Result<()> {
+    on_stdio(server::Server::new(app).bound(bound)).await
+}
+
+async fn on_stdio(server: server::Server) -> anyhow::Result<()> {
     let (input, output) = stdio_pipes();
     let lines = transport::Lines::new(input, output);
     let ended = lines.ended();
-    let running = match server::Server::new(app).serve(lines).await {
+    let running = match server.serve(lines).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(error.into()),

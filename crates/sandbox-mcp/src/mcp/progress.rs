@@ -1,18 +1,58 @@
 //! Keeps a waiting client informed, if it asked for that.
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use rmcp::{
     Peer, RoleServer,
     model::{ProgressNotificationParam, ProgressToken},
     service::RequestContext,
 };
+use sandbox_core::{Bytes, Fetching};
 use tokio::{task::JoinHandle, time::Instant};
+
+use super::schema;
+use crate::sandboxes::Tell;
 
 /// The first word comes this soon,
 const FIRST: Duration = Duration::from_millis(1000);
 /// and another one this often. Some clients give up after a minute of silence; every word gives them another.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// Does something for which an image may have to be fetched, and keeps whoever waits informed of that.
+pub async fn while_fetching<T, F: Future<Output = T>>(
+    context: &RequestContext<RoleServer>,
+    work: impl FnOnce(Tell) -> F,
+) -> T {
+    let mut progress = Progress::of(context);
+    let latest: Arc<Mutex<Option<Fetching>>> = Arc::default();
+    let noted = latest.clone();
+    let tell: Tell = Arc::new(move |fetching| *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(fetching));
+    let mut work = std::pin::pin!(work(tell));
+    let done = loop {
+        tokio::select! {
+            done = &mut work => break done,
+            () = progress.due() => {
+                let latest = latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                progress.tell(latest.map_or_else(|| "making the sandbox".to_owned(), |fetching| in_words(&fetching)));
+            }
+        }
+    };
+    progress.finish().await;
+    done
+}
+
+fn in_words(Fetching { step, done, total }: &Fetching) -> String {
+    let step = schema::shortened(step);
+    match total {
+        Some(total) => format!("{step}: {} of {}", Bytes(*done), Bytes(*total)),
+        None if *done > 0 => format!("{step}: {}", Bytes(*done)),
+        None => step,
+    }
+}
 
 /// Progress of one call.
 pub struct Progress {

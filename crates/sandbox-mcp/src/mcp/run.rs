@@ -15,7 +15,6 @@ use sandbox_executor::{
 use super::{
     answers::{self, Answer, Denial, JobStatus, LeftOut, Ran},
     arguments::{GetOutput, RunCommand},
-    asking::Caller,
     error::ToolError,
     follow::{self, Followed},
     output::{DEFAULT_BUDGET, Keep, MAX_BUDGET, Transcript},
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::sandboxes::{
     SandboxesError, Session, State,
-    access::{self, Refused},
+    access::{self, Person, Refused},
     check_env, patience,
     way_out::WayOut,
 };
@@ -34,13 +33,13 @@ pub async fn run_command(
     session: Arc<Session>,
     asked: RunCommand,
     context: &RequestContext<RoleServer>,
-    caller: &Caller<'_>,
+    person: &dyn Person,
 ) -> Result<Answer, ToolError> {
     let progress = Progress::of(context);
     let exec = command(&asked)?;
     let client = session.client().await?;
     let admitted = tokio::select! {
-        admitted = session.admit(exec, caller) => admitted,
+        admitted = session.admit(exec, person) => admitted,
         () = context.ct.cancelled() => return Err(ToolError::Cancelled),
     };
     let admitted = match admitted {

@@ -5,12 +5,14 @@ use std::{borrow::Cow, sync::Arc};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, CustomRequest, CustomResult, ErrorCode, Implementation, JsonObject, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, CreateTaskResult, CustomRequest, CustomResult, ErrorCode, GetTaskParams,
+        GetTaskResult, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
+    task_manager::TaskManager,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,11 +23,16 @@ use super::{
     answers::Answer,
     arguments::{InSession, RunCommand},
     asking::{Caller, Pending},
+    bound::Bound,
     error::ToolError,
-    files, listing, names, paths, ports, resources, run, schema, sessions, task,
+    files, listing, names, paths, ports, resources, run, schema, sessions,
+    task::{self, Handed},
     tools::{self, INSTRUCTIONS, TOOLS},
 };
-use crate::{app::App, sandboxes::Session};
+use crate::{
+    app::App,
+    sandboxes::{Session, access::Person},
+};
 
 /// The newest version with a handshake; later ones say theirs in every request.
 const HANDSHAKE: ProtocolVersion = ProtocolVersion::V_2025_11_25;
@@ -38,15 +45,25 @@ const REMOVALS: usize = 16;
 /// One client's view of this program.
 pub struct Server {
     app: App,
+    /// The one sandbox that there is for this client, if it has no other.
+    bound: Option<Bound>,
     calls: Semaphore,
     removals: Semaphore,
     pending: Pending,
+    /// Tasks of the protocol.
+    tasks: TaskManager,
 }
 
 impl Server {
     /// For this program.
     pub fn new(app: App) -> Self {
-        Self { app, calls: Semaphore::new(CALLS), removals: Semaphore::new(REMOVALS), pending: Pending::default() }
+        let (calls, removals) = (Semaphore::new(CALLS), Semaphore::new(REMOVALS));
+        Self { app, bound: None, calls, removals, pending: Pending::default(), tasks: TaskManager::new() }
+    }
+
+    /// For one sandbox only.
+    pub fn bound(self, bound: Bound) -> Self {
+        Self { bound: Some(bound), ..self }
     }
 
     async fn call(
@@ -58,7 +75,12 @@ impl Server {
     ) -> Result<Answer, ToolError> {
         let (meant, arguments) = names::resolve(name, arguments);
         let tool = TOOLS.iter().find(|known| known.name == meant);
+        let tool = tool.filter(|tool| self.bound.as_ref().is_none_or(|bound| bound.has(&tool.name)));
         let tool = tool.ok_or_else(|| ToolError::UnknownTool(schema::shortened(name)))?;
+        let arguments = match &self.bound {
+            Some(bound) => bound.admit(arguments)?,
+            None => arguments,
+        };
         let line = if tool.name == "cleanup_session" { &self.removals } else { &self.calls };
         let _turn = tokio::select! {
             turn = line.acquire() => turn,
@@ -67,7 +89,7 @@ impl Server {
         if tool.name == "run_command" {
             // It sees to its own cancellation: there is something to kill.
             let (session, asked) = self.in_session::<RunCommand>(tool, arguments).await?;
-            return run::run_command(session, asked, context, caller).await;
+            return run::run_command(session, asked, context, self.person(caller)).await;
         }
         tokio::select! {
             answer = self.dispatch(tool, arguments, context, caller) => answer,
@@ -83,7 +105,7 @@ impl Server {
         caller: &Caller<'_>,
     ) -> Result<Answer, ToolError> {
         match tool.name.as_ref() {
-            "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?).await,
+            "create_sandbox" => sessions::create_sandbox(&self.app, parse(tool, arguments)?, context).await,
             "get_output" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 run::get_output(session, asked, context).await
@@ -104,14 +126,34 @@ impl Server {
                 let (session, asked) = self.in_session(tool, arguments).await?;
                 ports::open_port(session, asked).await
             }
-            "get_sandbox_status" => sessions::get_sandbox_status(&self.app, parse(tool, arguments)?).await,
+            "get_sandbox_status" => {
+                let asked = parse(tool, arguments)?;
+                match &self.bound {
+                    Some(bound) => sessions::status_of_one(&self.app, &bound.session).await,
+                    None => sessions::get_sandbox_status(&self.app, asked, context).await,
+                }
+            }
             "cleanup_session" => sessions::cleanup_session(&self.app, parse(tool, arguments)?).await,
             "request_access" => {
                 let (session, asked) = self.in_session(tool, arguments).await?;
-                access::request_access(session, asked, caller).await
+                access::request_access(session, asked, self.person(caller)).await
             }
-            "execute_task" => task::execute_task(&self.app, parse(tool, arguments)?, context, caller).await,
+            "execute_task" => {
+                let asked = parse(tool, arguments)?;
+                match task::execute_task(&self.app, asked, context, caller, &self.tasks).await? {
+                    Handed::Answer(answer) => Ok(answer),
+                    Handed::Task(task) => Err(ToolError::Task(task)),
+                }
+            }
             other => Err(ToolError::UnknownTool(other.to_owned())),
+        }
+    }
+
+    /// Who is asked for what the policy denies.
+    fn person<'a>(&'a self, caller: &'a Caller<'_>) -> &'a dyn Person {
+        match self.bound.as_ref().and_then(|bound| bound.person.as_deref()) {
+            Some(person) => person,
+            None => caller,
         }
     }
 
@@ -129,6 +171,9 @@ impl Server {
     async fn read(&self, uri: &str) -> Result<ReadResourceResponse, ToolError> {
         let _turn = self.calls.acquire().await;
         let (id, _) = paths::parse_link(uri)?;
+        if let Some(bound) = &self.bound {
+            bound.check(&id)?;
+        }
         let caller = sessions::caller_of(&self.app, &id, None)?;
         let session = self.app.sandboxes.find(&caller, &id).await?;
         Ok(resources::read(&session, uri).await?.into())
@@ -146,17 +191,24 @@ fn parse<T: DeserializeOwned>(tool: &Tool, arguments: JsonObject) -> Result<T, T
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build();
         let mut implementation = Implementation::new("sandbox-mcp", env!("CARGO_PKG_VERSION"));
         implementation.title = Some("Sandboxes".to_owned());
         ServerConfig::new(capabilities)
             .with_protocol_version(HANDSHAKE)
             .with_server_info(implementation)
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(self.bound.as_ref().map_or(INSTRUCTIONS, |bound| bound.instructions))
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    /// From now on whoever sits at this client can be asked, also from inside a sandbox.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if self.bound.is_none() {
+            self.app.client.set(context.peer);
+        }
     }
 
     async fn list_tools(
@@ -164,7 +216,11 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::listed(&self.app.settings)))
+        let all = tools::listed(&self.app.settings);
+        Ok(ListToolsResult::with_all_items(match &self.bound {
+            Some(bound) => bound.listed(all),
+            None => all,
+        }))
     }
 
     async fn call_tool(
@@ -180,6 +236,7 @@ impl ServerHandler for Server {
         }
         match answered {
             Ok(answer) => Ok(CallToolResult::from(answer).into()),
+            Err(ToolError::Task(task)) => Ok(CallToolResponse::Task(CreateTaskResult::new(*task))),
             Err(error @ ToolError::UnknownTool(_)) => Err(ErrorData::invalid_params(error.to_string(), None)),
             Err(error) => Ok(CallToolResult::from(error).into()),
         }
@@ -199,6 +256,22 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.read(&request.uri).await.map_err(|error| resources::refusal(&request.uri, &error))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.tasks.get_task(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.tasks.cancel_task(&request.task_id)
     }
 
     // There are no prompts and no completions, and nothing says there are.

@@ -1,7 +1,8 @@
 //! create_sandbox, get_sandbox_status and cleanup_session: a sandbox's coming, being and going.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use rmcp::{RoleServer, service::RequestContext};
 use sandbox_core::{Bytes, Control, Denial, Policy, Reason, SessionId, UserId, exec::Exit, exec::Job, policy::Limits};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,9 @@ use super::{
     answers::{self, Answer, CleanedUp, Created, Held, Statuses},
     arguments::{CleanupSession, CreateSandbox, GetSandboxStatus, LowerLimits},
     error::ToolError,
-    schema, signals,
+    follow,
+    progress::{self, Progress},
+    schema, signals, task,
 };
 use crate::{
     app::App,
@@ -27,26 +30,45 @@ pub fn caller(app: &App, user_id: Option<&str>) -> Result<UserId, ToolError> {
     Ok(user_id.map(str::parse).transpose()?.unwrap_or_else(|| app.caller.clone()))
 }
 
-/// The caller's label for a sandbox: the one that is given, else the one in the sandbox's own id.
+/// The caller's label for a sandbox: the one that is given, else the one that the sandbox has, or had by its id.
 pub fn caller_of(app: &App, id: &SessionId, user_id: Option<&str>) -> Result<UserId, ToolError> {
-    let label = id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
+    let label = || id.as_str().split('_').nth(1).and_then(|label| label.parse().ok());
     match user_id {
         Some(_) => caller(app, user_id),
-        None => Ok(label.unwrap_or_else(|| app.caller.clone())),
+        None => Ok(app.sandboxes.owner_of(id).or_else(label).unwrap_or_else(|| app.caller.clone())),
     }
 }
 
 /// Makes a sandbox.
-pub async fn create_sandbox(app: &App, asked: CreateSandbox) -> Result<Answer, ToolError> {
+pub async fn create_sandbox(
+    app: &App,
+    asked: CreateSandbox,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
     let owner = caller(app, asked.user_id.as_deref())?;
     let refuse = |refused| above_the_ceiling(app, refused);
-    let mut policy = app.settings.policy_for_model(asked.policy.as_deref()).map_err(refuse)?;
+    let template = asked.template.as_deref().map(|name| app.settings.template(name)).transpose();
+    let template = template.map_err(NotAllowed::from)?;
+    if template.is_some() && asked.image.is_some() {
+        return Err(ToolError::Invalid("a template has an image: leave out `image` or `template`".to_owned()));
+    }
+    let mut policy = match (asked.policy.as_deref(), template.and_then(|template| template.policy.as_deref())) {
+        // The operator wrote it there, for models too.
+        (None, Some(name)) => app.settings.policy(name).map_err(NotAllowed::from)?,
+        (asked, _) => app.settings.policy_for_model(asked).map_err(refuse)?,
+    };
     let given = policy.clone();
     let raised = lower(&mut policy.limits, &asked.limits.unwrap_or_default())?;
-    let image = app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?;
+    let image = match template {
+        Some(template) => template.image.clone(),
+        None => app.settings.image_for_model(asked.image.as_deref()).map_err(refuse)?,
+    };
+    let mut env = template.map(|template| template.env.clone()).unwrap_or_default();
+    env.extend(asked.env.unwrap_or_default());
+    let backend = template.and_then(|template| template.backend.clone());
     let lifetime = if asked.persistent == Some(true) { Lifetime::Persistent } else { Lifetime::Temporary };
-    let new = NewSandbox { backend: None, image, policy, lifetime, env: asked.env.unwrap_or_default() };
-    let session = app.sandboxes.create(&owner, new).await?;
+    let new = NewSandbox { backend, image, policy, lifetime, env };
+    let session = progress::while_fetching(context, |tell| app.sandboxes.create_telling(&owner, new, tell)).await?;
     let denials: Vec<Denial> = raised.iter().map(|raised| raised.denial(&given, &app.settings)).collect();
     let mut answer = created(&session);
     answer.notes = app.settings.lowered_by_ceiling(&given.name);
@@ -163,14 +185,29 @@ fn lower(limits: &mut Limits, asked: &LowerLimits) -> Result<Vec<Raised>, ToolEr
 }
 
 /// One sandbox in full, or a line about each.
-pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<Answer, ToolError> {
+pub async fn get_sandbox_status(
+    app: &App,
+    asked: GetSandboxStatus,
+    context: &RequestContext<RoleServer>,
+) -> Result<Answer, ToolError> {
     let recovery = app.sandboxes.recovery();
     let recovered = (!recovery.is_empty()).then(|| recovery.to_string());
     let sandboxes = match &asked.session_id {
         Some(id) => {
             let id: SessionId = id.parse()?;
             let caller = caller_of(app, &id, asked.user_id.as_deref())?;
-            vec![in_full(&app.sandboxes.find(&caller, &id).await?.status().await)]
+            let session = app.sandboxes.find(&caller, &id).await?;
+            if let Some(seconds) = asked.wait_seconds {
+                let mut progress = Progress::of(context);
+                let patience = follow::patience(&progress, Some(seconds), Duration::from_secs(3600));
+                task::wait(app, &id, patience, &mut progress).await;
+                progress.finish().await;
+            }
+            let mut shown = in_full(&session.status().await);
+            if let Some(task) = task::of_sandbox(app, &id) {
+                shown.insert("task".to_owned(), task);
+            }
+            vec![shown]
         }
         None => {
             let list = app.sandboxes.list(&caller(app, asked.user_id.as_deref())?).await;
@@ -179,7 +216,24 @@ pub async fn get_sandbox_status(app: &App, asked: GetSandboxStatus) -> Result<An
     };
     let counts = app.sandboxes.journal().denials().read();
     let denials = counts.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect();
-    Ok(Answer::of(&Statuses { sandboxes, denials, recovered }))
+    let warm = app.sandboxes.warm();
+    Ok(Answer::of(&Statuses { sandboxes, denials, recovered, warm }))
+}
+
+/// The one sandbox of whoever asks, with nothing about others.
+pub async fn status_of_one(app: &App, id: &SessionId) -> Result<Answer, ToolError> {
+    let session = app.sandboxes.find(&caller_of(app, id, None)?, id).await?;
+    let mut shown = in_full(&session.status().await);
+    let policy = &session.facts().spec.policy;
+    shown.insert("limits".to_owned(), json!(shown_limits(&policy.limits)));
+    // Elsewhere the network is not ours to give.
+    if session.way_out().is_some() {
+        let reaches =
+            json!({ "network": policy.network, "rules": policy.network_rules, "host_ports": policy.host_ports });
+        shown.insert("reaches".to_owned(), reaches);
+    }
+    let sandboxes = vec![shown];
+    Ok(Answer::of(&Statuses { sandboxes, denials: BTreeMap::new(), recovered: None, warm: None }))
 }
 
 fn in_full(status: &Status) -> Map<String, Value> {

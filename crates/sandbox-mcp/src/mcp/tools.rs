@@ -18,8 +18,8 @@ and 443; never this machine or private networks); request_access asks for more. 
 root. A command that does not end \
 in time answers status \"running\" with a job_id: go on with get_output. What the policy refuses comes back as denials, \
 each with how_to_ask. To show a person a web page or application, run its server inside and give them the address from \
-open_port. Call cleanup_session when done. execute_task has only a mock agent yet, which does no work: run \
-commands yourself.";
+open_port. Call cleanup_session when done. execute_task hands a whole task to an agent of this server, if its operator has \
+configured one; with the agent mock nothing is done: run commands yourself then.";
 
 /// All tools.
 pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -93,14 +93,15 @@ pub static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         define::<arguments::ExecuteTask, answers::TaskDone>(
             "execute_task",
             "Do a task",
-            "Hands a task to an agent in a sandbox. The only agent yet is mock, for trying out: it takes the files in, writes \
-             an output.txt and does not do the task. To get work done use run_command.",
+            "Hands a task in plain words to an agent that works alone in a sandbox, and returns what it says and which files it \
+             made (get_files fetches them). A long task answers status \"running\": go on with get_sandbox_status. Another task \
+             in the same session_id goes on with the conversation. The agent mock does not do the task.",
             Runs,
         ),
     ]
 });
 
-/// The tools as this operator's clients see them: with the policies that there are to choose from.
+/// The tools as this operator's clients see them: with the policies and templates that there are to choose from.
 pub fn listed(settings: &Settings) -> Vec<Tool> {
     let mut tools = TOOLS.clone();
     let names = settings.names_for_models().join(", ");
@@ -111,6 +112,8 @@ pub fn listed(settings: &Settings) -> Vec<Tool> {
     for tool in tools.iter_mut().filter(|tool| tool.name == "create_sandbox") {
         let mut schema = JsonObject::clone(&tool.input_schema);
         schema["properties"]["policy"]["description"] = json!(told);
+        let told = format!("A ready kind, instead of image: {}.", settings.template_names());
+        schema["properties"]["template"]["description"] = json!(told);
         tool.input_schema = schema.into();
     }
     tools
@@ -204,15 +207,19 @@ mod tests {
         for name in PRESETS.into_iter().chain(["data-work", "Default: yolo-3"]) {
             assert!(told.contains(name), "{name}: {told}");
         }
+        let tools = listed(&settings("[templates.mine]\nimage = \"host\""));
+        assert!(json!(tools).to_string().contains("instead of image: base, cpp, go, mine, node, python, rust."));
         let told = policies_told(&settings(&format!("{own}allowed_policies = [\"yolo-3\", \"data-work\"]")));
         assert!(told.contains("one of: data-work, yolo-3. ") && !told.contains("production"), "{told}");
     }
 
     #[test]
     fn models_are_told_what_there_is_not_yet() {
-        assert!(INSTRUCTIONS.contains("never this machine") && INSTRUCTIONS.contains("only a mock agent"));
+        assert!(
+            INSTRUCTIONS.contains("never this machine") && INSTRUCTIONS.contains("with the agent mock nothing is done")
+        );
         let task = TOOLS.iter().find(|tool| tool.name == "execute_task").unwrap();
-        assert!(task.description.as_ref().unwrap().contains("does not do the task"));
+        assert!(task.description.as_ref().unwrap().contains("mock does not do the task"));
         for tool in TOOLS.iter() {
             assert!(json!(tool.input_schema)["properties"]["user_id"]["description"].is_string(), "{}", tool.name);
         }

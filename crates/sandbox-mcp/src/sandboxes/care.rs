@@ -53,6 +53,11 @@ pub(super) fn freeze_when_told(session: &Arc<Session>, leaked: &watch::Sender<Op
 }
 
 impl Session {
+    /// Returns when it has ended.
+    pub async fn until_ended(&self) -> String {
+        self.sandbox().ended().await
+    }
+
     /// Returns when it is stopped for good: what runs in it will never end by itself.
     pub async fn until_frozen(&self) -> String {
         loop {

@@ -143,6 +143,15 @@ pub enum What {
         /// Who.
         by: String,
     },
+    /// An agent asked the person something that gives no access.
+    Inquired {
+        /// What, shortened.
+        question: String,
+        /// Whether somebody answered.
+        answered: bool,
+        /// Who was asked.
+        by: String,
+    },
     /// An agent began to work on a task.
     TaskStarted {
         /// Which agent.

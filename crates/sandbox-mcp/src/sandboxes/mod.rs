@@ -7,6 +7,7 @@
 pub mod access;
 mod backends;
 mod care;
+mod carriers;
 mod changes;
 mod error;
 mod event;
@@ -25,13 +26,14 @@ pub mod secrets;
 mod session;
 mod status;
 mod tending;
+mod warm;
 pub mod way_out;
 
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -54,21 +56,39 @@ pub use sandbox_executor::{
 };
 pub use session::{Care, Session, TimeLimit};
 pub use status::{State, Status, Summary};
+pub use warm::Warm;
 
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
-use sandbox_egress::Reader;
+use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_egress::{OwnTools, Reader};
 
 use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
 
+/// What programs in a sandbox are offered at an address on its own loopback.
+pub type Offer = Arc<dyn Fn(&WeakSandboxes, &SessionId) -> OwnTools + Send + Sync>;
+
+/// The centre, for those who do not keep it alive.
+#[derive(Clone)]
+pub struct WeakSandboxes(Weak<Inner>);
+
+impl WeakSandboxes {
+    /// The centre, if it is still there.
+    pub fn upgrade(&self) -> Option<Sandboxes> {
+        self.0.upgrade().map(Sandboxes)
+    }
+}
+
 /// All sandboxes that this server can reach. Clones are the same centre.
 #[derive(Clone)]
 pub struct Sandboxes(Arc<Inner>);
+
+/// Takes what is told while an image is fetched.
+pub type Tell = Arc<dyn Fn(Fetching) + Send + Sync>;
 
 struct Inner {
     settings: Arc<Settings>,
@@ -78,6 +98,8 @@ struct Inner {
     quota: Quota,
     journal: Journal,
     outside: way_out::Outside,
+    /// What programs inside are offered, by a server.
+    offer: Option<Offer>,
     /// How often all of them together may ask.
     pace: Arc<access::Pace>,
     /// Those that this server looks after.
@@ -87,23 +109,32 @@ struct Inner {
     /// Those of them whose way out is served here, or will be when nobody else does.
     tended: Mutex<HashSet<SessionId>>,
     recovery: RecoveryReport,
+    pool: warm::Pool,
     closing: AtomicBool,
 }
 
 impl Sandboxes {
     /// A server: adopts what an earlier one left, and cleans up what nobody uses.
-    pub async fn open(settings: Arc<Settings>, backends: Backends, attach: Attach) -> Result<Self, SandboxesError> {
+    pub async fn open(
+        settings: Arc<Settings>,
+        backends: Backends,
+        attach: Attach,
+        offer: Offer,
+    ) -> Result<Self, SandboxesError> {
         let recovered = backends.recover().await;
         let reader = if settings.ask == Ask::Never { Reader::Unheard } else { Reader::Model };
         let mut inner = Inner::new(settings, Some(backends), attach, Kept::All)?;
         inner.outside = way_out::Outside::new(reader);
+        inner.offer = Some(offer);
+        inner.pool = warm::Pool::new(&inner.settings.warm);
         let (recovered, failed) = recovered;
         inner.recovery.failed = failed;
         inner.recovery.ended = recovered.ended;
         inner.recovery.removed = recovered.removed;
-        inner.recovery.adopted = recovered.alive.iter().map(|found| found.facts().spec.id.clone()).collect();
+        let owned = recovered.alive.iter().filter(|found| !warm::is_warm(found.facts()));
+        inner.recovery.adopted = owned.map(|found| found.facts().spec.id.clone()).collect();
         let sandboxes = Self(Arc::new(inner));
-        for sandbox in recovered.alive {
+        for sandbox in sandboxes.discard_left_behind(recovered.alive).await {
             let session = sandboxes.look_after(sandbox);
             session.record(What::Adopted);
             // Aside: nobody who does not answer keeps others from being served.
@@ -115,6 +146,7 @@ impl Sandboxes {
             });
         }
         care::clean_up_when_idle(&sandboxes);
+        warm::keep_filled(&sandboxes);
         Ok(sandboxes)
     }
 
@@ -130,12 +162,22 @@ impl Sandboxes {
 
     /// Makes a sandbox for the caller.
     pub async fn create(&self, caller: &UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+        self.create_telling(caller, new, Arc::new(|_| ())).await
+    }
+
+    /// The same; where its image has to be fetched first, how far that is is told.
+    pub async fn create_telling(
+        &self,
+        caller: &UserId,
+        new: NewSandbox,
+        tell: Tell,
+    ) -> Result<Arc<Session>, SandboxesError> {
         new.check()?;
         let (centre, caller) = (self.clone(), caller.clone());
         let (done, made) = tokio::sync::oneshot::channel();
         // A task of its own: a caller that goes away in the middle must not leave half a sandbox, nor a whole one.
         tokio::spawn(async move {
-            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new).await) {
+            if let Err(Ok(unwanted)) = done.send(centre.make(caller, new, &*tell).await) {
                 let _ = centre.end(&unwanted, "whoever asked for it went away").await;
             }
         });
@@ -162,6 +204,8 @@ impl Sandboxes {
             }
             None => match known(&inner.visited) {
                 Some(session) => session,
+                // Whose it will be is not said yet.
+                None if self.owner_of(id).is_none() => return Err(SandboxesError::NotFound(id.clone())),
                 None => self.reach(id)?,
             },
         };
@@ -177,7 +221,7 @@ impl Sandboxes {
 
     /// Whose a sandbox is; nothing if there is none.
     pub fn owner_of(&self, id: &SessionId) -> Option<UserId> {
-        Some(self.0.folders.facts(id)?.spec.owner)
+        self.0.folders.facts(id).filter(|facts| !warm::is_warm(facts)).map(|facts| facts.spec.owner)
     }
 
     /// All sandboxes of this state folder, whoever they belong to: for the person at the terminal, whose they all are.
@@ -188,6 +232,9 @@ impl Sandboxes {
             Some(session) => Some(session.summary()),
             None => {
                 let (facts, folder) = (inner.folders.facts(&id)?, inner.folders.folder(&id));
+                if warm::is_warm(&facts) {
+                    return None;
+                }
                 let frozen = folders::frozen(&folder);
                 let state = match folders::is_attended(&folder) {
                     true => frozen.map_or(State::Running, |why| State::Frozen { why }),
@@ -216,6 +263,7 @@ impl Sandboxes {
     /// Ends this server's sandboxes, persistent ones left out, and writes down the rest of the history.
     pub async fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
+        self.end_warm().await;
         let ours: Vec<_> = self.ours().into_iter().filter(|session| !session.facts().spec.persistent).collect();
         let ends = ours.iter().map(|session| self.end(session, "its server closed"));
         for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
@@ -249,8 +297,40 @@ impl Sandboxes {
         &self.0.settings
     }
 
-    async fn make(&self, owner: UserId, new: NewSandbox) -> Result<Arc<Session>, SandboxesError> {
+    async fn make(
+        &self,
+        owner: UserId,
+        mut new: NewSandbox,
+        tell: Progress<'_>,
+    ) -> Result<Arc<Session>, SandboxesError> {
         let began = Instant::now();
+        self.0.settings.bound(&mut new.policy);
+        if let Some(session) = self.take_warm(&owner, &new).await {
+            return Ok(session);
+        }
+        let (sandbox, prepared) = self.make_sandbox(owner, new, tell).await?;
+        let session = self.look_after(sandbox);
+        let spec = session.facts().spec.clone();
+        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
+            self.end(&session, "its way out could not be opened").await?;
+            return Err(error);
+        }
+        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
+        session.record(What::Created { image, policy, took: began.elapsed() });
+        if self.is_closing() && !spec.persistent {
+            self.end(&session, "its server closed").await?;
+            return Err(SandboxesError::NotFound(spec.id));
+        }
+        Ok(session)
+    }
+
+    /// A sandbox with what its way out will need.
+    async fn make_sandbox(
+        &self,
+        owner: UserId,
+        new: NewSandbox,
+        tell: Progress<'_>,
+    ) -> Result<(Arc<dyn Sandbox>, secrets::Prepared), SandboxesError> {
         let inner = &self.0;
         let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
         let backend = backends.named(new.backend.as_deref())?;
@@ -258,10 +338,19 @@ impl Sandboxes {
         let id =
             SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
         // On standard streams and at the terminal all labels are one user of this machine: they count together.
-        let room = inner.quota.reserve(None, &id)?;
+        let room = loop {
+            match inner.quota.reserve(None, &id) {
+                // Those that are nobody's yet stand back.
+                Err(_) if owner != UserId::nobody() && self.give_up_warm().await => {}
+                room => break room?,
+            }
+        };
         let NewSandbox { backend: _, image, mut policy, lifetime, mut env } = new;
         inner.settings.bound(&mut policy);
         way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
+        if inner.offer.is_some() {
+            way_out::tell_of_tools(&mut env, &policy);
+        }
         let persistent = lifetime == Lifetime::Persistent;
         let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None };
         let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
@@ -270,26 +359,26 @@ impl Sandboxes {
         // What cannot be followed is refused before anything is made.
         way_out::rules(&spec.policy, &inner.settings)?;
         if let Image::Reference(name) = &spec.image {
-            backend.fetch(name, &|_| ()).await?;
+            let explain = |error| inner.settings.explain_missing(name, error);
+            backend.fetch(name, tell).await.map_err(explain)?;
         }
-        let session = self.look_after(backend.create(&spec).await?);
+        let sandbox = backend.create(&spec).await?;
         drop(room);
-        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
-            self.end(&session, "its way out could not be opened").await?;
-            return Err(error);
-        }
-        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
-        session.record(What::Created { image, policy, took: began.elapsed() });
-        if inner.closing.load(Ordering::Acquire) && !spec.persistent {
-            self.end(&session, "its server closed").await?;
-            return Err(SandboxesError::NotFound(spec.id));
-        }
-        Ok(session)
+        Ok((sandbox, prepared))
+    }
+
+    fn is_closing(&self) -> bool {
+        self.0.closing.load(Ordering::Acquire)
     }
 
     /// From now on this server sees to it that the sandbox ends.
     fn look_after(&self, sandbox: Arc<dyn Sandbox>) -> Arc<Session> {
-        let session = Arc::new(self.session(sandbox, Care::Ours));
+        let facts = sandbox.facts().clone();
+        self.look_after_as(sandbox, facts)
+    }
+
+    fn look_after_as(&self, sandbox: Arc<dyn Sandbox>, facts: Facts) -> Arc<Session> {
+        let session = Arc::new(self.session(sandbox, facts, Care::Ours));
         let mut ours = self.0.ours.write().unwrap_or_else(PoisonError::into_inner);
         ours.insert(session.id().clone(), session.clone());
         drop(ours);
@@ -317,7 +406,8 @@ impl Sandboxes {
         let inner = &self.0;
         let secrets = prepared.secrets.clone();
         let rules = way_out::rules(policy, &inner.settings)?;
-        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets).await?;
+        let own = inner.offer.as_ref().map(|offer| offer(&WeakSandboxes(Arc::downgrade(inner)), session.id()));
+        let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets, own).await?;
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
         if prepared.secrets.authority().is_some() {
@@ -338,7 +428,8 @@ impl Sandboxes {
             }
             (Err(error), _) => return Err(error.into()),
         };
-        let session = Arc::new(self.session(sandbox, Care::Anothers));
+        let facts = sandbox.facts().clone();
+        let session = Arc::new(self.session(sandbox, facts, Care::Anothers));
         if let Some(why) = ended {
             session.mark_ended(&why);
         }
@@ -347,10 +438,10 @@ impl Sandboxes {
         Ok(session)
     }
 
-    fn session(&self, sandbox: Arc<dyn Sandbox>, care: Care) -> Session {
-        let folder = self.0.folders.folder(&sandbox.facts().spec.id);
+    fn session(&self, sandbox: Arc<dyn Sandbox>, facts: Facts, care: Care) -> Session {
+        let folder = self.0.folders.folder(&facts.spec.id);
         let access = access::Access::new(self.0.pace.clone());
-        Session::new(sandbox, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
+        Session::new(sandbox, facts, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
     }
 
     /// Removes a sandbox; it stays known until that has worked.
@@ -407,11 +498,13 @@ impl Inner {
             quota,
             journal: Journal::new(History::new(state), kept),
             outside: way_out::Outside::new(Reader::Person),
+            offer: None,
             pace: access::Access::pace_in_all(),
             ours: RwLock::default(),
             visited: RwLock::default(),
             tended: Mutex::default(),
             recovery: RecoveryReport::default(),
+            pool: warm::Pool::default(),
             closing: AtomicBool::new(false),
             settings,
         })

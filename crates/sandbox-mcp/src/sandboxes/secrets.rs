@@ -139,7 +139,7 @@ pub async fn check(secret: &SecretSetting) -> Result<(), String> {
 async fn read(secret: &SecretSetting) -> Result<Secret, String> {
     Ok(Secret {
         name: secret.name.clone(),
-        value: value(secret).await?,
+        value: value(&secret.source).await?,
         hosts: secret.hosts.clone(),
         ports: secret.ports.iter().map(|&port| port..=port).collect(),
         usage: secret.usage.clone(),
@@ -148,8 +148,9 @@ async fn read(secret: &SecretSetting) -> Result<Secret, String> {
     })
 }
 
-async fn value(secret: &SecretSetting) -> Result<Value, String> {
-    let text = match &secret.source {
+/// What a secret is, read from where it is kept; or why it cannot be.
+pub async fn value(source: &SecretSource) -> Result<Value, String> {
+    let text = match source {
         SecretSource::Value(value) => return Ok(value.clone()),
         SecretSource::Variable(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set"))?,
         SecretSource::File(file) => {

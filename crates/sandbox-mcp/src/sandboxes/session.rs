@@ -60,6 +60,8 @@ pub enum TimeLimit {
 /// One sandbox.
 pub struct Session {
     sandbox: Arc<dyn Sandbox>,
+    /// Those of the sandbox, but for the owner of one that was made before it had any.
+    facts: Facts,
     folder: PathBuf,
     made: SystemTime,
     care: Care,
@@ -80,6 +82,7 @@ pub struct Session {
 impl Session {
     pub(super) fn new(
         sandbox: Arc<dyn Sandbox>,
+        facts: Facts,
         folder: PathBuf,
         care: Care,
         settings: Arc<Settings>,
@@ -89,6 +92,7 @@ impl Session {
         let made = folders::made(&folder);
         Self {
             sandbox,
+            facts,
             folder,
             made,
             care,
@@ -118,7 +122,7 @@ impl Session {
 
     /// What never changes while it lives.
     pub fn facts(&self) -> &Facts {
-        self.sandbox.facts()
+        &self.facts
     }
 
     /// Who looks after it.
@@ -286,6 +290,11 @@ impl Session {
     /// How long it has been there.
     pub fn age(&self) -> Duration {
         self.made.elapsed().unwrap_or_default()
+    }
+
+    /// Tells what happens in all sandboxes from now on.
+    pub fn listen(&self) -> tokio::sync::broadcast::Receiver<super::Event> {
+        self.journal.listen()
     }
 
     /// Notes what happened in it.

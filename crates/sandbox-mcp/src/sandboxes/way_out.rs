@@ -10,44 +10,32 @@ use std::{
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{
-    Adviser, Doors, Effect, Engine, Limits, Pattern, Reader, Record, Refused as Wish, Resolver, Rule, Rules, Secrets,
-    Setup, Verdict,
+    Adviser, Doors, Effect, Engine, Limits, OWN_PATH, OwnTools, Pattern, Reader, Record, Refused as Wish, Resolver,
+    Rule, Rules, Secrets, Setup, Verdict,
 };
-use tokio::{
-    runtime::{self, Runtime},
-    task::JoinHandle,
-};
+use tokio::task::JoinHandle;
 
-use super::{Journal, SandboxesError, What};
+use super::{Journal, SandboxesError, What, carriers::Carriers};
 use crate::config::Settings;
 
 /// Refusals that are kept.
 const KEPT: usize = 16;
 
-/// Threads that carry bytes, at most.
-const CARRIERS: usize = 4;
+/// Tells programs inside where the tools of their sandbox are.
+const TOOLS_VARIABLE: &str = "SANDBOX_MCP_URL";
 
 /// What all ways out of a server share.
 pub(super) struct Outside {
     /// Who reads what is said about refusals.
     reader: Reader,
     resolver: Resolver,
-    /// Those who carry bytes, from the first sandbox on that has a way out. However much that is, nobody who asks the
-    /// server for something waits behind it.
-    carriers: OnceLock<Runtime>,
+    /// Those who carry bytes, from the first sandbox on that has a way out.
+    carriers: OnceLock<Carriers>,
 }
 
 impl Outside {
     pub(super) fn new(reader: Reader) -> Self {
         Self { reader, resolver: Resolver::of_this_machine(), carriers: OnceLock::new() }
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        if let Some(carriers) = self.carriers.take() {
-            carriers.shutdown_background();
-        }
     }
 }
 
@@ -72,6 +60,7 @@ impl Outside {
         rules: Rules,
         journal: &Journal,
         secrets: Secrets,
+        own: Option<OwnTools>,
     ) -> Result<Option<WayOut>, SandboxesError> {
         let doors = sandbox.doors().await?;
         if doors.is_empty() {
@@ -79,11 +68,12 @@ impl Outside {
         }
         let spec = &sandbox.facts().spec;
         let opening = SandboxesError::io("opening the way out");
-        let (carriers, doors) = self
+        let (carrier, doors) = self
             .carriers()
             .and_then(|carriers| {
-                let _within = carriers.enter();
-                Ok((carriers, Doors::new(doors)?))
+                let carrier = carriers.next();
+                let _within = carrier.enter();
+                Ok((carrier, Doors::new(doors)?))
             })
             .map_err(opening)?;
         let refused = Arc::new(Refused::default());
@@ -100,24 +90,18 @@ impl Outside {
             })
         };
         let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
-        let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, ..setup });
-        let serving = carriers.spawn(Arc::clone(&engine).serve(doors));
+        let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, own, ..setup });
+        let serving = carrier.spawn(Arc::clone(&engine).serve(doors));
         Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
     }
 
-    fn carriers(&self) -> io::Result<&Runtime> {
+    fn carriers(&self) -> io::Result<&Carriers> {
         if let Some(carriers) = self.carriers.get() {
             return Ok(carriers);
         }
-        let count = std::thread::available_parallelism().map_or(1, usize::from).min(CARRIERS);
-        let mut builder = runtime::Builder::new_multi_thread();
-        builder.worker_threads(count).thread_name("carrier").on_thread_start(sandbox_linux::interrupt_nobody);
-        let carriers = builder.enable_all().build()?;
-        // Whoever came second has made one for nothing.
-        if let Err(second) = self.carriers.set(carriers) {
-            second.shutdown_background();
-        }
-        self.carriers.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+        let carriers = Carriers::start()?;
+        // Whoever comes second has started some for nothing, and they end.
+        Ok(self.carriers.get_or_init(|| carriers))
     }
 }
 
@@ -197,6 +181,13 @@ pub fn tell_of_mirrors(env: &mut BTreeMap<String, String>, policy: &Policy, sett
     }
     for (name, value) in &settings.mirrors().variables {
         env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+/// Programs inside are told where the tools of their sandbox are.
+pub fn tell_of_tools(env: &mut BTreeMap<String, String>, policy: &Policy) {
+    if policy.reaches_something() {
+        env.entry(TOOLS_VARIABLE.to_owned()).or_insert_with(|| format!("http://127.0.0.1:3128{OWN_PATH}"));
     }
 }
 

@@ -87,6 +87,11 @@ pub async fn start_in(state: &Path, era: Era, variables: &[(&str, &str)]) -> Cli
     start_as(state, era, json!({}), variables).await
 }
 
+/// A server of the present era, with a client that can do this.
+pub async fn start_as_able(state: &Path, capabilities: Value) -> Client {
+    start_as(state, Era::Modern, capabilities, &[]).await
+}
+
 async fn start_as(state: &Path, era: Era, capabilities: Value, variables: &[(&str, &str)]) -> Client {
     let mut client = spawn(state, era, variables);
     client.capabilities = capabilities;
@@ -107,6 +112,8 @@ pub fn spawn(state: &Path, era: Era, variables: &[(&str, &str)]) -> Client {
         .arg("serve")
         .env("WORKSPACE_BASE", state)
         .env("SANDBOX_MCP_LEASE_SECONDS", "10")
+        // Who runs the tests may have one, and it is not theirs to spend.
+        .env_remove("ANTHROPIC_API_KEY")
         .envs(variables.iter().copied())
         .kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

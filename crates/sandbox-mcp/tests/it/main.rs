@@ -7,10 +7,12 @@
 #[path = "../support/disguise.rs"]
 mod disguise;
 mod harness;
+mod model;
 mod person;
 mod schema;
 mod visitor;
 
+mod agents;
 mod arguments;
 mod asking;
 mod commands;
@@ -21,6 +23,7 @@ mod files;
 mod happy;
 mod hostile;
 mod images;
+mod inside;
 mod jobs;
 mod lifetime;
 mod limits;
@@ -29,4 +32,7 @@ mod network;
 mod ports;
 mod protocol;
 mod real_client;
+mod tasks;
+mod templates;
 mod terminal;
+mod warm;

@@ -36,6 +36,8 @@ impl Person {
         let mut command = Command::new(program);
         command.args(words).current_dir(self.home.path()).stdin(Stdio::null());
         command.env("XDG_STATE_HOME", self.folder("state")).env("XDG_CONFIG_HOME", self.folder("config"));
+        // Who runs the tests may have one, and it is not theirs to spend.
+        command.env_remove("ANTHROPIC_API_KEY");
         command
     }
 
@@ -71,17 +73,25 @@ pub fn at_a_terminal(person: &Person, script: &str, typed: &str) -> String {
 
 /// The same, when this text is on the screen.
 pub fn at_a_terminal_after(person: &Person, script: &str, awaited: &str, typed: &str) -> String {
+    typing_at_a_terminal(person, script, &[(awaited, typed)])
+}
+
+/// The same, with one thing typed after the other, each when its text is on the screen.
+pub fn typing_at_a_terminal(person: &Person, script: &str, steps: &[(&str, &str)]) -> String {
     let mut command = person.starts("script", &["-qec", script, "/dev/null"]);
     command.env("BIN", BINARY).env("SANDBOX_MCP_ANSWER_SECONDS", "20").process_group(0);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let (mut shown, mut answered) = (Vec::new(), false);
+    let (mut shown, mut steps) = (Vec::new(), steps.iter());
+    let mut next = steps.next();
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = screen.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..length]);
-        if !answered && String::from_utf8_lossy(&shown).contains(awaited) {
+        if let Some((awaited, typed)) = next
+            && String::from_utf8_lossy(&shown).contains(awaited)
+        {
             keys.write_all(typed.as_bytes()).unwrap();
-            answered = true;
+            next = steps.next();
         }
     }
     child.wait().unwrap();

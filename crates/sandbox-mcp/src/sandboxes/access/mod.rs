@@ -7,6 +7,7 @@
 mod grants;
 mod hints;
 mod hosts;
+mod inquiry;
 mod judge;
 mod limits;
 mod person;
@@ -17,6 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use grants::{ActiveGrant, QUESTIONS, QUESTIONS_IN_ALL};
 pub use hints::{Hint, read as hints};
+pub use inquiry::Inquiry;
 pub use judge::{Judged, Liftable, Objection, judge, refusals};
 pub use limits::{ended as ended_by_limit, not_raised};
 pub use person::{Nobody, Person, Reply, permit};

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Question, Span};
+use super::{Inquiry, Question, Span};
 
 /// What came of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,11 @@ pub trait Person: Send + Sync {
 
     /// Puts the question and waits, though not for ever.
     async fn answer(&self, question: &Question) -> Reply;
+
+    /// Puts a question of an agent and waits, though not for ever. Nothing: nobody answered.
+    async fn inquire(&self, _: &Inquiry) -> Option<String> {
+        None
+    }
 }
 
 /// The setting of a policy that lifts these rules.

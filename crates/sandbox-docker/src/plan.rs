@@ -1,0 +1,315 @@
+//! From a policy to what an engine is told, computed before anything is done. Pure: every field has its test.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::{Path, PathBuf},
+};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
+    MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
+};
+use sandbox_core::{
+    Error, Result, SandboxSpec,
+    policy::{Capabilities, Root, SecurityProfile},
+};
+use sandbox_executor::boot::{DIAL_ROLE, STREAMS_ROLE};
+use sandbox_linux::{HOME, WORKSPACE, way_out};
+
+use crate::{
+    labels,
+    nature::{Kind, Nature, Reach},
+};
+
+/// The folder inside that holds the executor's program.
+pub const PROGRAM_FOLDER: &str = "/opt/sandbox/program";
+/// The executor's program, inside.
+pub const PROGRAM: &str = "/opt/sandbox/program/executor";
+/// The folder inside in which our socket is.
+pub const MEETING: &str = "/opt/sandbox/server";
+/// Our socket, inside.
+pub const SOCKET: &str = "/opt/sandbox/server/socket";
+/// Where programs look for certificates.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// What the executor needs to start commands as another user and to end them; and, given up at once, to give that user
+/// folders, and to give up the rest for good.
+const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
+/// Memory that processes share by name.
+const SHARED_MEMORY: i64 = 64 << 20;
+/// Signals that may wait for one process; the kernel counts them for a user.
+const SIGNALS: i64 = 2048;
+/// Temporary files that outlive a restart elsewhere, and here do not.
+const VAR_TMP: u64 = 64 << 20;
+
+/// What engines hide of the kernel, and what tells one machine from another.
+const MASKED: [&str; 26] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/consoles",
+    "/proc/diskstats",
+    "/proc/driver",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/partitions",
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/swaps",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/tty",
+    "/sys/firmware",
+    "/sys",
+];
+/// What can be read and not written.
+const READ_ONLY: [&str; 3] = ["/proc/fs", "/proc/irq", "/proc/sys"];
+
+/// Where the executor's program comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file of this machine.
+    File(PathBuf),
+    /// A volume of the engine.
+    Volume(String),
+}
+
+/// How an engine is told which system calls may be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// In the request.
+    Document(String),
+    /// As a file on the engine's machine.
+    File(PathBuf),
+    /// Not at all: it has its own, and the executor installs ours.
+    Engines,
+}
+
+/// What there is for one sandbox, beside its policy and the engine.
+#[derive(Clone, Debug)]
+pub struct Ground<'a> {
+    /// What tells our state folder from others.
+    pub state: &'a str,
+    /// The image as the engine knows it.
+    pub image: &'a Image,
+    /// The executor's program.
+    pub program: Source,
+    /// The folder with our socket.
+    pub meeting: Option<&'a Path>,
+    /// A file with certificates to trust.
+    pub certificates: Option<&'a Path>,
+    /// Files inside that are covered, because the policy takes those programs away; with what covers them.
+    pub covered: Option<(&'a Path, &'a [String])>,
+    /// The filter for system calls.
+    pub filter: Filter,
+}
+
+/// What is known of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The engine's name for it, which never means another one.
+    pub id: String,
+    /// Variables of all its containers.
+    pub env: Vec<String>,
+    /// Folders that get a volume in every container.
+    pub volumes: Vec<String>,
+}
+
+/// One volume of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name at the engine.
+    pub volume: String,
+    /// Where it is mounted.
+    pub target: String,
+}
+
+/// The folders that a sandbox keeps files in.
+pub fn kept(spec: &SandboxSpec) -> Vec<Kept> {
+    let places = spec.policy.filesystem.writable.iter().filter(|place| !is_within_ours(place));
+    let places = places.enumerate().map(|(number, place)| (format!("place-{number}"), place.clone()));
+    let ours = [("workspace".to_owned(), WORKSPACE.to_owned()), ("home".to_owned(), HOME.to_owned())];
+    let kept = ours.into_iter().chain(places);
+    kept.map(|(what, target)| Kept { volume: labels::volume(&spec.id, &what), target }).collect()
+}
+
+fn is_within_ours(place: &str) -> bool {
+    [WORKSPACE, HOME, "/tmp"].iter().any(|ours| Path::new(place).starts_with(ours))
+}
+
+/// A place that cannot be a folder of its own, or in which something of ours lies.
+pub fn check_places(spec: &SandboxSpec) -> Result<()> {
+    for place in &spec.policy.filesystem.writable {
+        let path = Path::new(place);
+        let kernels = ["/proc", "/sys", "/dev", "/opt/sandbox"].iter().any(|one| path.starts_with(one));
+        let above = [WORKSPACE, HOME, "/proc", "/opt/sandbox"]
+            .iter()
+            .find(|ours| Path::new(ours).starts_with(path) && **ours != place);
+        let why = match (kernels, above) {
+            (true, _) => "it belongs to the kernel or to us".to_owned(),
+            (_, Some(ours)) => format!("{ours} lies in it"),
+            _ => continue,
+        };
+        return Err(Error::Invalid {
+            what: format!("the folder {place} of `writable` cannot be made writable: {why}"),
+            fix: "Name a folder further down, or use a policy with a writable root".into(),
+        });
+    }
+    Ok(())
+}
+
+/// What the engine is asked to make.
+pub fn body(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> ContainerCreateBody {
+    let reach = engine.reach(spec.policy.privileges.runtime.as_deref());
+    let role = match reach {
+        Reach::Socket => vec![DIAL_ROLE.to_owned(), SOCKET.to_owned()],
+        Reach::Streams => vec![STREAMS_ROLE.to_owned()],
+    };
+    let streams = reach == Reach::Streams;
+    ContainerCreateBody {
+        image: Some(ground.image.id.clone()),
+        hostname: Some("sandbox".into()),
+        user: Some("0:0".into()),
+        working_dir: Some("/".into()),
+        entrypoint: Some(vec![PROGRAM.into()]),
+        cmd: Some(role),
+        env: Some(Vec::new()),
+        tty: Some(false),
+        attach_stdin: Some(streams),
+        attach_stdout: Some(streams),
+        attach_stderr: Some(false),
+        open_stdin: Some(streams),
+        stdin_once: Some(streams),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+        labels: Some(labels::of(spec, ground.state)),
+        stop_timeout: Some(1),
+        host_config: Some(host_config(spec, engine, ground)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> HostConfig {
+    let policy = &spec.policy;
+    let limits = &policy.limits;
+    let memory = i64::try_from(limits.memory.0).unwrap_or(i64::MAX);
+    HostConfig {
+        memory: engine.holds.memory.then_some(memory),
+        // Memory and swap together, so none of the latter.
+        memory_swap: engine.holds.memory.then_some(memory),
+        nano_cpus: engine.holds.cpu.then_some(i64::from(limits.cpu_millis) * 1_000_000),
+        ulimits: Some(vec![ResourcesUlimits {
+            name: Some("sigpending".into()),
+            soft: Some(SIGNALS),
+            hard: Some(SIGNALS),
+        }]),
+        pids_limit: engine.holds.pids.then_some(i64::from(limits.pids)),
+        oom_kill_disable: Some(false),
+        storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)
+            .then(|| HashMap::from([("size".to_owned(), limits.disk.0.to_string())])),
+        readonly_rootfs: Some(policy.filesystem.root == Root::ReadOnly),
+        tmpfs: Some(tmpfs(spec, ground.image)),
+        shm_size: Some(SHARED_MEMORY),
+        mounts: Some(mounts(spec, ground)),
+        cap_drop: Some(vec!["ALL".into()]),
+        cap_add: Some(capabilities(policy.privileges.capabilities)),
+        security_opt: Some(security_options(spec, engine, &ground.filter)),
+        masked_paths: Some(MASKED.map(String::from).into()),
+        readonly_paths: Some(READ_ONLY.map(String::from).into()),
+        network_mode: Some("none".into()),
+        dns: policy.reaches_something().then(|| vec![way_out::DNS_SERVER.to_string()]),
+        ipc_mode: Some("private".into()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        privileged: Some(false),
+        init: Some(false),
+        auto_remove: Some(false),
+        restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        runtime: policy.privileges.runtime.clone().filter(|_| engine.kind == Kind::Docker),
+        ..HostConfig::default()
+    }
+}
+
+/// Folders in memory, each with a size. What an image wants a volume for is one too, or nobody would bound it.
+fn tmpfs(spec: &SandboxSpec, image: &Image) -> HashMap<String, String> {
+    let size = |bytes: u64| format!("rw,exec,nosuid,nodev,mode=1777,size={bytes}");
+    let tmp = spec.policy.limits.tmp.0;
+    let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
+    let wanted = image.volumes.iter().filter(|target| !taken.contains(*target) && target.starts_with('/'));
+    let own = [("/tmp".to_owned(), size(tmp)), ("/var/tmp".to_owned(), size(tmp.min(VAR_TMP)))];
+    wanted.map(|target| (target.clone(), size(tmp))).chain(own).collect()
+}
+
+fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
+    let kept = kept(spec).into_iter().map(|kept| Mount {
+        target: Some(kept.target),
+        source: Some(kept.volume),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(false),
+        volume_options: Some(MountVolumeOptions {
+            labels: Some(labels::of(spec, ground.state)),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    });
+    let program = match &ground.program {
+        Source::File(path) => read_only(MountType::BIND, &path.to_string_lossy(), PROGRAM),
+        Source::Volume(name) => read_only(MountType::VOLUME, name, PROGRAM_FOLDER),
+    };
+    let file = |path: &Path, target: &str| read_only(MountType::BIND, &path.to_string_lossy(), target);
+    let meeting = ground.meeting.map(|folder| file(folder, MEETING));
+    let certificates = ground.certificates.map(|path| file(path, CERTIFICATES));
+    let covered =
+        ground.covered.into_iter().flat_map(|(stub, targets)| targets.iter().map(move |target| (stub, target)));
+    let covered = covered.map(|(stub, target)| file(stub, target));
+    kept.chain([program]).chain(meeting).chain(certificates).chain(covered).collect()
+}
+
+fn read_only(typ: MountType, source: &str, target: &str) -> Mount {
+    Mount {
+        target: Some(target.into()),
+        source: Some(source.into()),
+        typ: Some(typ),
+        read_only: Some(true),
+        ..Mount::default()
+    }
+}
+
+/// What the policy grants, and what the executor needs.
+fn capabilities(granted: Capabilities) -> Vec<String> {
+    let granted = granted.names().into_iter().map(str::to_ascii_uppercase);
+    let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).collect();
+    all.into_iter().collect()
+}
+
+fn security_options(spec: &SandboxSpec, engine: &Nature, filter: &Filter) -> Vec<String> {
+    let mut options = vec!["no-new-privileges".to_owned()];
+    match filter {
+        Filter::Document(text) => options.push(format!("seccomp={text}")),
+        Filter::File(path) => options.push(format!("seccomp={}", path.display())),
+        Filter::Engines => {}
+    }
+    if engine.kind == Kind::Podman {
+        // It takes no list of its own for these, but options.
+        options.push(format!("mask={}", MASKED.join(":")));
+    }
+    if let SecurityProfile::Named(name) = &spec.policy.privileges.security_profile {
+        if engine.modules.apparmor {
+            options.push(format!("apparmor={name}"));
+        } else if engine.modules.selinux {
+            options.push(format!("label=type:{name}"));
+        }
+    }
+    options
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! The receipt as a page. It needs nothing from elsewhere, runs no script, and everything in it is text.
+
+use serde_json::Value;
+
+use crate::agent::dollars;
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid #ddd}\
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem;vertical-align:top;border-bottom:1px solid #eee;overflow-wrap:anywhere}\
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.6rem;margin:.2rem 0;max-height:20rem;overflow:auto}\
+.good{color:#060}.bad{color:#a00}.dim{color:#777;white-space:nowrap}";
+
+/// The page of a receipt.
+pub(super) fn page(receipt: &Value) -> String {
+    let text = |field: &str| escaped(receipt[field].as_str().unwrap_or_default());
+    let status = text("status");
+    let look = if status == "completed" { "good" } else { "bad" };
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
+         content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>{id}</title><style>{STYLE}</style>\n\
+         <h1>Receipt of a task</h1><pre>{task}</pre>\n<p><b class=\"{look}\">{status}</b> after {seconds} s, by the agent {agent} \
+         ({why}).</p>\n",
+        id = text("task_id"),
+        task = text("task"),
+        seconds = receipt["duration_seconds"],
+        agent = text("agent"),
+        why = text("agent_why"),
+    );
+    if let Some(error) = receipt["error"].as_str() {
+        page.push_str(&format!("<p class=\"bad\">{}</p>\n", escaped(error)));
+    }
+    if !text("output").is_empty() {
+        page.push_str(&format!("<h2>Answer</h2><pre>{}</pre>\n", text("output")));
+    }
+    files(&mut page, receipt);
+    steps(&mut page, receipt);
+    network(&mut page, receipt);
+    list(&mut page, "Packages that were asked for", &receipt["packages"]);
+    denials(&mut page, receipt);
+    list(&mut page, "Secrets whose hosts were reached (by name; their values stay outside)", &receipt["secrets"]);
+    cost(&mut page, receipt);
+    walls(&mut page, receipt);
+    page.push_str("</html>\n");
+    page
+}
+
+fn files(page: &mut String, receipt: &Value) {
+    let mut rows = Vec::new();
+    for (field, word) in [("files_created", "new"), ("files_changed", "changed")] {
+        for file in items(&receipt[field]) {
+            let hash = file["sha256"].as_str().unwrap_or("not read: too large");
+            rows.push(vec![
+                word.to_owned(),
+                shown(&file["path"]),
+                format!("{} bytes", file["size_bytes"]),
+                hash.to_owned(),
+            ]);
+        }
+    }
+    rows.extend(items(&receipt["files_deleted"]).map(|file| vec!["deleted".to_owned(), shown(file)]));
+    rows.extend(items(&receipt["files_given"]).map(|file| vec!["given".to_owned(), shown(file)]));
+    table(page, "Files", &["", "file", "size", "SHA-256"], &rows);
+}
+
+fn steps(page: &mut String, receipt: &Value) {
+    let row = |step: &Value| {
+        let (what, detail) = match step["note"].as_str().unwrap_or_default() {
+            "step" => (shown(&step["words"]), String::new()),
+            "text" => ("says".to_owned(), shown(&step["text"])),
+            "thinking" => ("thinks".to_owned(), shown(&step["text"])),
+            "call" => (shown(&step["words"]), format!("{}: {}", shown(&step["tool"]), shown(&step["input"]))),
+            "result" => {
+                let word = if step["well"] == true { "result" } else { "did not work" };
+                (word.to_owned(), shown(&step["summary"]))
+            }
+            "file" => (format!("file {}", shown(&step["change"])), shown(&step["path"])),
+            "cost" => return None,
+            "question" => ("asks".to_owned(), shown(&step["question"])),
+            "answer" => (format!("answer of {}", shown(&step["by"])), shown(&step["answer"])),
+            "retry" => ("the model is asked again".to_owned(), shown(&step["why"])),
+            _ => return None,
+        };
+        Some(vec![format!("{} s", step["at"]), what, detail])
+    };
+    let rows: Vec<Vec<String>> = items(&receipt["steps"]).filter_map(row).collect();
+    table(page, "What was done", &["", "", ""], &rows);
+}
+
+fn network(page: &mut String, receipt: &Value) {
+    let row = |host: &Value| {
+        let count = |field: &str| host[field].to_string();
+        vec![
+            shown(&host["target"]),
+            count("connections"),
+            count("refused"),
+            count("sent_bytes"),
+            count("received_bytes"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = items(&receipt["hosts"]).map(row).collect();
+    table(page, "Hosts", &["host", "connections", "refused", "bytes sent", "bytes received"], &rows);
+}
+
+fn denials(page: &mut String, receipt: &Value) {
+    let row = |denial: &Value| vec![shown(&denial["target"]), shown(&denial["message"]), shown(&denial["rule"])];
+    let rows: Vec<Vec<String>> = items(&receipt["denials"]).map(row).collect();
+    table(page, "What was refused", &["what", "why", "rule"], &rows);
+}
+
+fn cost(page: &mut String, receipt: &Value) {
+    let cost = &receipt["cost"];
+    let money = cost["usd"].as_f64().map_or("no price is known".to_owned(), dollars);
+    let rows = vec![
+        vec!["cost".to_owned(), format!("{money} of {}", dollars(receipt["budget_usd"].as_f64().unwrap_or_default()))],
+        vec!["questions to the model".to_owned(), format!("{} of {}", cost["turns"], receipt["budget_turns"])],
+        vec!["model".to_owned(), shown(&cost["model"])],
+        vec![
+            "tokens".to_owned(),
+            format!(
+                "{} read, {} from the cache, {} into it, {} written",
+                cost["input"], cost["cache_read"], cost["cache_written"], cost["output"]
+            ),
+        ],
+    ];
+    table(page, "Cost", &["", ""], &rows);
+}
+
+fn walls(page: &mut String, receipt: &Value) {
+    let mut rows = vec![
+        vec!["policy".to_owned(), shown(&receipt["level"])],
+        vec!["image".to_owned(), shown(&receipt["image"])],
+        vec!["backend".to_owned(), shown(&receipt["backend"])],
+        vec!["sandbox".to_owned(), shown(&receipt["session_id"])],
+    ];
+    for (control, holding) in receipt["enforced"].as_object().into_iter().flatten() {
+        rows.push(vec![control.clone(), format!("{}, by {}", shown(&holding["held"]), shown(&holding["by"]))]);
+    }
+    table(page, "What held it", &["", ""], &rows);
+}
+
+fn list(page: &mut String, title: &str, values: &Value) {
+    let rows: Vec<Vec<String>> = items(values).map(|value| vec![shown(value)]).collect();
+    table(page, title, &[""], &rows);
+}
+
+fn table(page: &mut String, title: &str, heads: &[&str], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(&format!("<h2>{title}</h2><table>"));
+    if heads.iter().any(|head| !head.is_empty()) {
+        let heads: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
+        page.push_str(&format!("<tr>{heads}</tr>"));
+    }
+    for row in rows {
+        let cell = |text: &String| match text.contains('\n') {
+            true => format!("<td><pre>{}</pre></td>", escaped(text)),
+            false => format!("<td>{}</td>", escaped(text)),
+        };
+        page.push_str(&format!("<tr>{}</tr>\n", row.iter().map(cell).collect::<String>()));
+    }
+    page.push_str("</table>\n");
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// Text that a browser takes for text; what hides or reorders letters is spelled out.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\n' | '\t' => safe.push(letter),
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                safe.extend(letter.escape_unicode());
+            }
+            letter if letter.is_control() => safe.extend(letter.escape_unicode()),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_from_inside_becomes_part_of_the_page() {
+        let evil = "</pre><script>alert(1)</script><img src=x onerror='y'>\u{202e}";
+        let receipt = json!({
+            "task_id": "task_1", "status": "completed", "task": evil, "output": evil, "error": evil, "agent": "mock", "agent_why": evil,
+            "files_created": [{"path": evil, "size_bytes": 3, "sha256": "ab"}], "files_deleted": [evil],
+            "steps": [{"at": 1, "note": "call", "words": evil, "tool": evil, "input": evil}, {"at": 2, "note": "result", "well": false, "summary": evil}],
+            "hosts": [{"target": evil, "connections": 1, "refused": 0, "sent_bytes": 5, "received_bytes": 6}],
+            "denials": [{"target": evil, "message": evil, "rule": evil}], "packages": [evil], "secrets": ["github"],
+            "cost": {"turns": 2, "usd": 0.5, "model": evil}, "budget_usd": 5.0, "enforced": {"memory": {"held": "kernel", "by": evil}},
+        });
+        let page = page(&receipt);
+        assert!(!page.contains("<script") && !page.contains("<img") && !page.contains('\u{202e}'), "{page}");
+        for part in ["$0.50 of $5.00", "did not work", "github", "&lt;script&gt;", "SHA-256"] {
+            assert!(page.contains(part), "{part}");
+        }
+    }
+}

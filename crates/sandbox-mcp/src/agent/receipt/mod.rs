@@ -1,0 +1,246 @@
+//! The receipt of a task: what was asked, what was done step by step, and what came of it. One folder for each task in the
+//! state folder, with `receipt.json` and `receipt.html`; while the task goes on a lock is held there, and steps are written
+//! as they happen, so that a task whose program was killed is reported as that.
+
+mod hosts;
+mod html;
+mod store;
+
+use std::{
+    fs::File,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use sandbox_core::Denial;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Bill, Budget, Note, Step, TaskId, TaskStatus, Trail, words};
+use crate::{
+    config::Settings,
+    sandboxes::{Changes, Session},
+};
+
+pub use hosts::Host;
+use hosts::Hosts;
+pub(super) use store::stop_asked;
+pub use store::{Listed, ask_to_stop, find, list, recover};
+
+/// A file with what is needed to recognize it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Product {
+    /// Its path in /workspace.
+    pub path: String,
+    /// Its length.
+    pub size_bytes: u64,
+    /// Of its content; nothing where it was too large to be read.
+    pub sha256: Option<String>,
+}
+
+/// Everything about a task.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Receipt {
+    pub task_id: TaskId,
+    pub session_id: String,
+    pub user_id: String,
+    pub status: String,
+    pub task: String,
+    pub output: String,
+    pub error: Option<String>,
+    pub agent: String,
+    pub agent_why: String,
+    /// Milliseconds since 1970.
+    pub began: u64,
+    pub duration_seconds: f64,
+    pub files_given: Vec<String>,
+    pub files_created: Vec<Product>,
+    pub files_changed: Vec<Product>,
+    pub files_deleted: Vec<String>,
+    pub steps: Vec<Step>,
+    pub steps_left_out: usize,
+    pub hosts: Vec<Host>,
+    /// What commands asked package managers for.
+    pub packages: Vec<String>,
+    pub denials: Vec<Denial>,
+    /// Secrets whose hosts were reached, by name. Their values are nowhere.
+    pub secrets: Vec<String>,
+    pub cost: Bill,
+    pub budget_usd: f64,
+    pub budget_tokens: u64,
+    pub budget_turns: u32,
+    /// The policy.
+    pub level: String,
+    pub image: String,
+    pub backend: String,
+    /// How each limit and wall was held, and by what.
+    pub enforced: Value,
+}
+
+/// What is known when a task begins.
+pub struct Beginning<'a> {
+    /// Its name.
+    pub task_id: &'a TaskId,
+    /// Its text.
+    pub task: &'a str,
+    /// Who works on it.
+    pub agent: &'a str,
+    /// Why.
+    pub why: &'a str,
+    /// Files that came with it.
+    pub files: &'a [String],
+    /// What it may cost.
+    pub budget: Budget,
+}
+
+/// A receipt that is being written. Dropped before it is closed, the task was cancelled.
+pub struct Writing {
+    receipt: Receipt,
+    trail: Trail,
+    hosts: Hosts,
+    settings: Arc<Settings>,
+    began: Instant,
+    folder: Option<PathBuf>,
+    _lock: Option<File>,
+    /// What the last moment knows, for a task that is cancelled.
+    pub last: Arc<Mutex<(Bill, Vec<Denial>)>>,
+}
+
+/// What is known when a task has ended.
+pub struct Ending {
+    /// How.
+    pub status: TaskStatus,
+    /// What the agent says.
+    pub output: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// What it cost.
+    pub cost: Bill,
+    /// What was refused.
+    pub denials: Vec<Denial>,
+}
+
+impl Writing {
+    /// Begins a receipt. One that cannot be written is missed, but stops nobody.
+    pub fn begin(session: &Arc<Session>, settings: &Arc<Settings>, trail: &Trail, beginning: &Beginning<'_>) -> Self {
+        let facts = session.facts();
+        let Beginning { task_id, task, agent, why, files, budget } = beginning;
+        let receipt = Receipt {
+            task_id: (*task_id).clone(),
+            session_id: session.id().to_string(),
+            user_id: session.owner().to_string(),
+            status: TaskStatus::Running.as_str().to_owned(),
+            task: task.chars().take(20_000).collect(),
+            output: String::new(),
+            error: None,
+            agent: (*agent).to_owned(),
+            agent_why: (*why).to_owned(),
+            began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+            duration_seconds: 0.0,
+            files_given: files.iter().take(1000).cloned().collect(),
+            files_created: Vec::new(),
+            files_changed: Vec::new(),
+            files_deleted: Vec::new(),
+            steps: Vec::new(),
+            steps_left_out: 0,
+            hosts: Vec::new(),
+            packages: Vec::new(),
+            denials: Vec::new(),
+            secrets: Vec::new(),
+            cost: Bill::default(),
+            budget_usd: budget.usd,
+            budget_tokens: budget.tokens,
+            budget_turns: budget.turns,
+            level: facts.spec.policy.name.clone(),
+            image: facts.spec.image.to_string(),
+            backend: facts.backend.clone(),
+            enforced: serde_json::to_value(&facts.enforcement).unwrap_or_default(),
+        };
+        let opened = store::open(&settings.state, task_id);
+        if let Err(error) = &opened {
+            tracing::warn!("the task leaves no receipt: {error}");
+        }
+        let (folder, lock) = opened.ok().unzip();
+        if let Some(folder) = &folder {
+            trail.write_to(&folder.join(store::STEPS));
+        }
+        let writing = Self {
+            receipt,
+            trail: trail.clone(),
+            hosts: Hosts::listen(session),
+            settings: settings.clone(),
+            began: Instant::now(),
+            folder,
+            _lock: lock,
+            last: Arc::default(),
+        };
+        writing.write();
+        writing
+    }
+
+    /// Where it will be.
+    pub fn folder(&self) -> Option<&PathBuf> {
+        self.folder.as_ref()
+    }
+
+    /// The task has ended.
+    pub async fn close(mut self, session: &Session, changes: &Changes, ending: Ending) {
+        let Ending { status, output, error, cost, denials } = ending;
+        self.receipt.files_created = store::products(session, &changes.created).await;
+        self.receipt.files_changed = store::products(session, &changes.changed).await;
+        self.receipt.files_deleted =
+            changes.deleted.iter().map(|path| String::from_utf8_lossy(&path.0).into_owned()).collect();
+        self.receipt.output = output;
+        self.receipt.error = error;
+        self.end(status, cost, denials);
+    }
+
+    fn end(&mut self, status: TaskStatus, cost: Bill, denials: Vec<Denial>) {
+        (self.receipt.cost, self.receipt.denials) = (cost, denials);
+        self.receipt.status = status.as_str().to_owned();
+        self.receipt.duration_seconds = (self.began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+        (self.receipt.steps, self.receipt.steps_left_out) = self.trail.steps();
+        (self.receipt.hosts, self.receipt.secrets) = self.hosts.read(&self.settings, &self.receipt.level);
+        self.receipt.packages = packages(&self.receipt.steps);
+        self.write();
+        self.folder = None;
+    }
+
+    fn write(&self) {
+        let Some(folder) = &self.folder else { return };
+        let json = serde_json::to_value(&self.receipt).unwrap_or_default();
+        if let Err(error) = store::write(folder, &json) {
+            tracing::warn!("the receipt of {} cannot be written: {error}", self.receipt.task_id);
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.folder.is_some() {
+            let (cost, denials) = std::mem::take(&mut *self.last.lock().unwrap_or_else(PoisonError::into_inner));
+            self.receipt.error = Some("the task was stopped before it had ended".to_owned());
+            self.end(TaskStatus::Cancelled, cost, denials);
+        }
+    }
+}
+
+fn packages(steps: &[Step]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for step in steps {
+        let Note::Call { tool, input, .. } = &step.note else { continue };
+        let command = match serde_json::from_str::<Value>(input) {
+            Ok(input) => input["command"].as_str().unwrap_or_default().to_owned(),
+            Err(_) => input.clone(),
+        };
+        if tool == "bash" {
+            found.extend(words::packages(&command));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found.truncate(200);
+    found
+}

@@ -1,0 +1,45 @@
+//! What an agent asks of people: more access, an answer, a look at a web page.
+
+use sandbox_core::Denial;
+
+use super::{Note, WorkError, Worker};
+use crate::sandboxes::{
+    OpenPort,
+    access::{AccessRequest, Given, Inquiry, Refused, shown},
+};
+
+/// How much of a question or answer is written down.
+const SHOWN: (usize, usize) = (1000, 200);
+
+impl Worker<'_> {
+    /// Asks the person something; or why nobody answered. Nobody is waited for for ever: without an answer the default holds.
+    pub async fn ask(&self, inquiry: &Inquiry) -> Result<String, String> {
+        let (question, default) = (shown(&inquiry.question, SHOWN), shown(&inquiry.default, SHOWN));
+        self.note(Note::Question { question, default: default.clone() }).await;
+        let answered = self.session.inquire(inquiry, self.person).await;
+        let (answer, by) = match &answered {
+            Ok(answer) => (shown(answer, SHOWN), self.person.name()),
+            Err(why) => (default, format!("nobody ({why})")),
+        };
+        self.note(Note::Answer { answer, by }).await;
+        answered
+    }
+
+    /// Asks for more than the policy gives.
+    pub async fn request_access(&self, request: AccessRequest) -> Result<Given, Vec<Denial>> {
+        match self.session.request(request, self.person).await {
+            Ok(given) => Ok(given),
+            Err(Refused::Denied(denials)) => {
+                denials.iter().for_each(|denial| self.denied(denial.clone()));
+                Err(denials)
+            }
+            Err(Refused::Unclear(message)) => Ok(Given { span: None, message }),
+            Err(Refused::Later) => Ok(Given { span: None, message: "nobody could be asked now".to_owned() }),
+        }
+    }
+
+    /// Opens a port inside to this machine's loopback, for the person to look at.
+    pub async fn open_port(&self, port: u16) -> Result<OpenPort, WorkError> {
+        Ok(self.session.open_port(port).await?)
+    }
+}

@@ -1,0 +1,126 @@
+//! What a person at a terminal sees while a task goes on: steps, time, cost, files. Others see nothing.
+
+use std::{
+    collections::BTreeSet,
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::screen::{self, Look};
+use crate::agent::{Bill, Change, Note};
+
+/// Longest piece of a line that is shown while the work goes on.
+const SHOWN: usize = 400;
+/// Lines of one command that are shown.
+const LINES: usize = 12;
+
+/// The live view.
+pub(super) struct Live {
+    bar: ProgressBar,
+    words: String,
+    cost: Bill,
+    files: BTreeSet<String>,
+    /// Of the command that runs now.
+    lines: usize,
+}
+
+impl Live {
+    pub fn start() -> Self {
+        let hidden = if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, hidden);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        let live =
+            Self { bar, words: "making a sandbox".to_owned(), cost: Bill::default(), files: BTreeSet::new(), lines: 0 };
+        live.refresh();
+        live
+    }
+
+    /// What must be off the screen while somebody reads a question.
+    pub fn bar(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
+    pub fn show(&mut self, note: Note) {
+        match note {
+            Note::Task { agent, why, .. } => self.line(&format!("the agent {agent} works ({why})"), Look::Dim),
+            Note::Sandbox { session_id } => self.words = format!("working in {session_id}"),
+            Note::Step { words } | Note::Call { words, .. } => self.step(&words),
+            Note::Result { well: false, summary, .. } => {
+                let first = summary.lines().last().unwrap_or_default();
+                self.line(&format!("  did not work: {}", cut(first)), Look::Weak);
+            }
+            Note::Retry { attempt, after, why } => {
+                let seconds = after.as_secs_f64();
+                self.line(&format!("  {}; asking again in {seconds:.1} s (attempt {attempt})", cut(&why)), Look::Weak);
+            }
+            Note::Cost(bill) => self.cost = bill,
+            Note::File { path, change } => {
+                if change == Change::Deleted {
+                    self.files.remove(&path);
+                } else {
+                    self.files.insert(path);
+                }
+            }
+            Note::Answer { answer, by } => self.line(&format!("  {by} said: {}", cut(&answer)), Look::Dim),
+            Note::Output { data, .. } => self.output(&data),
+            Note::Result { .. } | Note::Thinking { .. } | Note::Text { .. } | Note::Question { .. } => {}
+        }
+        self.refresh();
+    }
+
+    pub fn stop(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn step(&mut self, words: &str) {
+        self.lines = 0;
+        self.words = screen::harmless(words);
+        self.line(&format!("• {words}"), Look::Bold);
+    }
+
+    /// What a command printed.
+    pub fn output(&mut self, data: &[u8]) {
+        for line in String::from_utf8_lossy(data).lines() {
+            self.lines += 1;
+            match self.lines {
+                lines if lines <= LINES => self.line(&format!("│ {}", cut(line)), Look::Dim),
+                lines if lines == LINES + 1 => self.line("│ …", Look::Dim),
+                _ => {}
+            }
+        }
+    }
+
+    /// A message of another process.
+    pub fn tell(&self, line: &str) {
+        match self.bar.is_hidden() || self.bar.is_finished() {
+            true => screen::tell_as_it_is(line),
+            false => self.bar.println(screen::harmless(line)),
+        }
+    }
+
+    fn line(&self, text: &str, look: Look) {
+        self.bar.println(screen::paint_if(true, &screen::harmless(text), look));
+    }
+
+    fn refresh(&self) {
+        let mut message = self.words.clone();
+        if self.cost.turns > 0 {
+            message.push_str(&format!(" · {}", self.cost.in_words()));
+        }
+        match self.files.len() {
+            0 => {}
+            1 => message.push_str(" · 1 file"),
+            count => message.push_str(&format!(" · {count} files")),
+        }
+        self.bar.set_message(message);
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}

@@ -1,0 +1,419 @@
+//! The life of a task: progress, time, cancelling, questions, a server that is killed, many at once.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::{
+    agents::{finished, server},
+    harness::{Era, mark, processes_with, start, start_in, start_with, start_with_a_user},
+    model::{Say, Server, bash, call, text},
+    person::{Person, text as printed},
+};
+
+/// Steps for the mock agent, as a file that comes with a task.
+fn script(steps: Value) -> Value {
+    json!([{"path": "mock-script.json", "content": json!({ "steps": steps }).to_string()}])
+}
+
+#[tokio::test]
+async fn progress_is_told_in_plain_words() {
+    let client = start().await;
+    let steps = json!([{"step": "Reading sales.csv"}, {"sleep": 1.6}, {"run": "pip install pandas --no-index -q || true"}, {"finish": "ok"}]);
+    let meta = json!({"progressToken": "p"});
+    let done = client.call_with("execute_task", json!({"task": "x", "files": script(steps)}), meta).await;
+    assert_eq!(done.value["output"], "ok", "{done:?}");
+    let told: Vec<String> = client
+        .notifications()
+        .await
+        .iter()
+        .filter_map(|note| note["params"]["message"].as_str().map(str::to_owned))
+        .collect();
+    assert!(told.iter().any(|word| word == "Reading sales.csv"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_takes_too_long_is_stopped_and_its_files_are_kept() {
+    let client = start().await;
+    let number = mark();
+    let steps = json!([{"write": {"path": "half.txt", "content": "half"}}, {"run": format!("sleep {number}")}]);
+    let done = finished(&client, json!({"task": "x", "timeout": 2, "files": script(steps)})).await;
+    assert_eq!((&done["status"], &done["files_created"]), (&json!("timeout"), &json!(["half.txt"])), "{done}");
+    let got = client.ok("get_files", json!({"session_id": done["session_id"], "paths": ["half.txt"]})).await;
+    assert_eq!(got["files"][0]["content"], "aGFsZg==");
+    until(Duration::from_secs(2), || processes_with(&number) == 0).await;
+    // No task is given more time than the operator allows.
+    let client = start_with(Era::Legacy, &[("MAX_TIMEOUT_SECONDS", "1")]).await;
+    let long = json!({"task": "x", "timeout": 900, "files": script(json!([{"sleep": 30}]))});
+    let done = finished(&client, long).await;
+    assert!(done["status"] == "timeout" && done["notes"].to_string().contains("lowered from 900 s"), "{done}");
+}
+
+async fn until(within: Duration, holds: impl Fn() -> bool) {
+    let end = Instant::now() + within;
+    while !holds() {
+        assert!(Instant::now() < end, "it does not come about");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn cancelling_stops_a_task_within_two_seconds() {
+    let model = Server::start(|_| Say::Silence).await;
+    let number = mark();
+    for client in [server(&model.settings(), &[]).await, start().await] {
+        let steps = json!([{"run": format!("sleep {number}")}]);
+        let params = json!({"name": "execute_task", "arguments": {"task": "x", "files": script(steps)}, "_meta": {"progressToken": 1}});
+        let (id, _answer) = client.begin("tools/call", params).await;
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+        client.send_line(&cancel.to_string()).await;
+        let state = client.state().to_owned();
+        let is_cancelled = || {
+            let receipts =
+                std::fs::read_dir(state.join("tasks")).unwrap().map(|entry| entry.unwrap().path().join("receipt.json"));
+            receipts
+                .filter_map(|file| std::fs::read_to_string(file).ok())
+                .any(|text| text.contains("\"status\": \"cancelled\""))
+        };
+        until(Duration::from_secs(2), || is_cancelled() && processes_with(&number) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_long_task_answers_that_it_runs_and_can_be_talked_to() {
+    let client = start().await;
+    let steps = json!([{"step": "Waiting for a word"}, "wait", {"finish": "You said: {answer}"}]);
+    let asked = json!({"task": "x", "wait_seconds": 1, "files": script(steps)});
+    let running = client.ok("execute_task", asked).await;
+    assert_eq!((&running["status"], &running["step"]), (&json!("running"), &json!("Waiting for a word")), "{running}");
+    let status = client.ok("get_sandbox_status", json!({"session_id": running["session_id"]})).await;
+    assert_eq!(status["sandboxes"][0]["task"]["status"], "running", "{status}");
+    let more = json!({"task": "make it blue", "session_id": running["session_id"]});
+    let done = client.ok("execute_task", more).await;
+    assert_eq!((&done["output"], &done["task_id"]), (&json!("You said: make it blue"), &running["task_id"]));
+}
+
+#[tokio::test]
+async fn where_the_client_knows_tasks_it_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = crate::harness::start_as_able(
+        folder.path(),
+        json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}),
+    )
+    .await;
+    let quick = client.ok("execute_task", json!({"task": "quick"})).await;
+    assert_eq!(quick["status"], "completed");
+    let steps = json!([{"step": "Thinking hard"}, {"sleep": 2.5}, {"ask": {"question": "Which colour?", "choices": ["red", "blue"], "default": "red"}}, {"finish": "It is {answer}."}]);
+    let made = client
+        .request("tools/call", json!({"name": "execute_task", "arguments": {"task": "x", "files": script(steps)}}))
+        .await;
+    let task = made["result"]["taskId"].clone();
+    assert_eq!(made["result"]["resultType"], "task", "{made}");
+    let mut answered = false;
+    let done = loop {
+        let state = client.request("tasks/get", json!({"taskId": task})).await["result"].clone();
+        match state["status"].as_str().unwrap() {
+            "input_required" if !answered => {
+                answered = true;
+                let question = state["inputRequests"]["question-1"]["params"].clone();
+                assert!(question["message"].as_str().unwrap().contains("Which colour?"), "{state}");
+                let answer = json!({"question-1": {"action": "accept", "content": {"answer": "blue"}}});
+                client.request("tasks/update", json!({"taskId": task, "inputResponses": answer})).await;
+            }
+            "completed" => break state,
+            "working" | "input_required" => tokio::time::sleep(Duration::from_millis(100)).await,
+            other => panic!("{other}: {state}"),
+        }
+    };
+    assert_eq!(done["result"]["structuredContent"]["output"], "It is blue.", "{done}");
+    // And it can be cancelled.
+    let number = mark();
+    let long = json!({"name": "execute_task", "arguments": {"task": "x", "files": script(json!([{"run": format!("sleep {number}")}]))}});
+    let made = client.request("tools/call", long).await;
+    client.request("tasks/cancel", json!({"taskId": made["result"]["taskId"]})).await;
+    until(Duration::from_secs(2), || processes_with(&number) == 0).await;
+}
+
+#[tokio::test]
+async fn a_question_of_an_agent_reaches_the_person() {
+    let ask = json!({"question": "Which year?", "choices": ["2025", "2026"], "default": "2026"});
+    let model = Server::turns(vec![vec![call("q", "ask_person", ask)], vec![text("Thank you.")]]).await;
+    let settings = model.settings();
+    let mut all: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let client = start_with_a_user(Era::Legacy, &all).await;
+    let answer = json!({"action": "accept", "content": {"answer": "2025"}});
+    let (done, question) = client.call_answering("execute_task", json!({"task": "x"}), answer).await;
+    let message = question.unwrap()["params"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("in its own words: “Which year?”") && done.value["status"] == "completed",
+        "{message} {done:?}"
+    );
+    let heard = model.requests()[1].body["messages"][2]["content"][0]["content"][0]["text"].clone();
+    assert_eq!(heard, "2025");
+    // Nobody answers, and nobody is there: the default holds.
+    all.push(("SANDBOX_MCP_ANSWER_SECONDS", "1"));
+    let silent = start_with_a_user(Era::Legacy, &all).await;
+    assert_eq!(finished(&silent, json!({"task": "x"})).await["status"], "completed");
+    let nobody = start_with(Era::Legacy, &all).await;
+    assert_eq!(finished(&nobody, json!({"task": "x"})).await["status"], "completed");
+    let requests = model.requests();
+    for request in [&requests[3], &requests[5]] {
+        let heard = request.body["messages"][2]["content"][0]["content"][0]["text"].as_str().unwrap().to_owned();
+        assert!(heard.contains("Nobody answered") && heard.contains("2026"), "{heard}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_whose_server_was_killed_is_reported_and_its_files_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = start_in(folder.path(), Era::Legacy, &[]).await;
+    let steps = json!([{"step": "Writing the first half"}, {"write": {"path": "half.txt", "content": "half"}}, {"step": "Going on"}, {"sleep": 60}]);
+    let running =
+        client.ok("execute_task", json!({"task": "write much", "wait_seconds": 1, "files": script(steps)})).await;
+    assert_eq!(running["status"], "running", "{running}");
+    client.kill().await;
+    let again = start_in(folder.path(), Era::Legacy, &[]).await;
+    let session = running["session_id"].as_str().unwrap();
+    let status = again.ok("get_sandbox_status", json!({"session_id": session})).await;
+    let task = &status["sandboxes"][0]["task"];
+    assert_eq!((&task["status"], &task["task_id"]), (&json!("interrupted"), &running["task_id"]), "{status}");
+    assert!(task["error"].as_str().unwrap().contains("give the task again"), "{task}");
+    let got = again.ok("get_files", json!({"session_id": session, "paths": ["half.txt"]})).await;
+    assert_eq!(got["files"][0]["content"], "aGFsZg==", "{got}");
+    let receipt = std::fs::read_to_string(
+        again.state().join("tasks").join(running["task_id"].as_str().unwrap()).join("receipt.json"),
+    )
+    .unwrap();
+    assert!(receipt.contains("Writing the first half"), "{receipt}");
+}
+
+#[tokio::test]
+async fn ten_tasks_of_the_built_in_agent_at_once_succeed() {
+    let turns = crate::agents::csv_turns();
+    let model = Server::start(move |asked| Say::Slow(Duration::from_millis(50), turns[asked.step].clone())).await;
+    let client = std::sync::Arc::new(server(&model.settings(), &[]).await);
+    let tasks = (0..10).map(|number| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let csv = format!("month,region,sum\njan,north,{number}\n");
+            finished(&client, json!({"task": "sum up", "files": [{"path": "sales.csv", "content": csv}]})).await
+        })
+    });
+    for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
+        let done = task.await.unwrap();
+        assert_eq!(done["status"], "completed", "{done}");
+        let report = client.output(done["session_id"].as_str().unwrap(), "cat report.md").await;
+        assert!(report.contains(&format!("Total: {number}")), "{report}");
+    }
+}
+
+async fn mock_tasks_in_a_row(count: usize) {
+    let client = start().await;
+    let mut failed = 0;
+    for number in 0..count {
+        let done = client.call("execute_task", json!({"task": format!("task {number}")})).await.value;
+        failed += usize::from(done["status"] != "completed");
+        client.ok("cleanup_session", json!({"session_id": done["session_id"]})).await;
+    }
+    assert_eq!(failed, 0, "of {count} tasks");
+}
+
+#[tokio::test]
+async fn two_hundred_mock_tasks_in_a_row_succeed() {
+    mock_tasks_in_a_row(200).await;
+}
+
+#[tokio::test]
+#[ignore = "takes a minute; part of ./test --full"]
+async fn a_thousand_mock_tasks_in_a_row_succeed() {
+    mock_tasks_in_a_row(1000).await;
+}
+
+#[tokio::test]
+async fn a_task_leaves_a_receipt_that_tells_everything() {
+    let turns = vec![
+        vec![bash("pip install nothing-at-all --no-index -q; curl -sS -m 3 http://10.1.2.3/; echo made > made.txt")],
+        vec![text("Made.")],
+    ];
+    let model = Server::turns(turns).await;
+    let client = server(&model.settings(), &[]).await;
+    let done =
+        finished(&client, json!({"task": "make <b>it</b>", "files": [{"path": "given.txt", "content": "x"}]})).await;
+    let folder = client.state().join("tasks").join(done["task_id"].as_str().unwrap());
+    let receipt: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("receipt.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&receipt["task"], &receipt["status"], &receipt["level"]),
+        (&json!("make <b>it</b>"), &json!("completed"), &json!("yolo-3"))
+    );
+    assert_eq!(receipt["files_created"][0]["path"], "made.txt");
+    assert!(receipt["files_created"][0]["sha256"].as_str().unwrap().len() == 64, "{receipt}");
+    assert_eq!((&receipt["files_given"], &receipt["packages"]), (&json!(["given.txt"]), &json!(["nothing-at-all"])));
+    let host = &receipt["hosts"][0];
+    assert!(
+        host["target"].as_str().unwrap().contains("10.1.2.3") && host["refused"].as_u64().unwrap() >= 1,
+        "{receipt}"
+    );
+    assert!(
+        receipt["denials"].to_string().contains("10.1.2.3") && receipt["enforced"]["memory"]["held"].is_string(),
+        "{receipt}"
+    );
+    assert!(
+        receipt["cost"]["usd"].as_f64().unwrap() > 0.0
+            && receipt["steps"].to_string().contains("Installing nothing-at-all")
+    );
+    let page = std::fs::read_to_string(folder.join("receipt.html")).unwrap();
+    assert!(
+        page.contains("make &lt;b&gt;it&lt;/b&gt;") && page.contains("10.1.2.3") && page.contains("SHA-256"),
+        "{page}"
+    );
+    // The person at the terminal sees the same.
+    let person = Person::new();
+    let shown = person
+        .types(&["task", "show", &done["task_id"].as_str().unwrap()[..12]])
+        .env("WORKSPACE_BASE", client.state())
+        .output()
+        .unwrap();
+    assert!(
+        printed(&shown.stdout).contains("make <b>it</b>") && printed(&shown.stdout).contains("receipt.html"),
+        "{shown:?}"
+    );
+    let list = person.types(&["task", "list"]).env("WORKSPACE_BASE", client.state()).output().unwrap();
+    assert!(printed(&list.stdout).contains(done["task_id"].as_str().unwrap()), "{list:?}");
+}
+
+#[tokio::test]
+async fn a_task_can_be_stopped_from_a_terminal() {
+    let client = start().await;
+    let running = client
+        .ok("execute_task", json!({"task": "x", "wait_seconds": 1, "files": script(json!([{"sleep": 60}]))}))
+        .await;
+    let stop = Person::new()
+        .types(&["task", "stop", running["task_id"].as_str().unwrap()])
+        .env("WORKSPACE_BASE", client.state())
+        .output()
+        .unwrap();
+    assert!(stop.status.success(), "{stop:?}");
+    let status = client.ok("get_sandbox_status", json!({"session_id": running["session_id"], "wait_seconds": 5})).await;
+    assert_eq!(status["sandboxes"][0]["task"]["status"], "cancelled", "{status}");
+}
+
+/// What the settings file of a person says who uses this model.
+fn settled(model: &Server) -> String {
+    format!("model_url = \"http://127.0.0.1:{}\"\n", model.port)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_at_a_terminal_hands_over_a_csv_and_gets_a_report() {
+    let model = Server::turns(crate::agents::csv_turns()).await;
+    let person = Person::new();
+    person.settles(&settled(&model));
+    std::fs::create_dir_all(person.folder("in/deep")).unwrap();
+    std::fs::write(person.folder("in/sales.csv"), "month,region,sum\njan,north,7\nfeb,south,8\n").unwrap();
+    std::fs::write(person.folder("in/deep/notes.txt"), "x").unwrap();
+    let output = person.run(&["run", "sum it up", "--file", "in", "--out", "results", "--budget", "1"]);
+    assert!(output.status.success(), "{output:?}");
+    let report = std::fs::read_to_string(person.folder("results/report.md")).unwrap();
+    assert!(
+        report.contains("Total: 15")
+            && printed(&output.stdout).contains("chart.png")
+            && printed(&output.stdout).contains("image, 60 × 30"),
+        "{output:?}"
+    );
+    assert!(!person.folder("results/deep").exists(), "what was brought is no result");
+    // The same into an archive that everybody can open.
+    for (archive, list) in
+        [("results.zip", vec!["python3", "-m", "zipfile", "-l"]), ("results.tar.gz", vec!["tar", "-tzvf"])]
+    {
+        let output = person.run(&["run", "sum it up", "--file", "in/*.csv", "--archive", archive]);
+        assert!(output.status.success(), "{output:?}");
+        let listed = person.starts(list[0], &list[1..]).arg(archive).output().unwrap();
+        assert!(listed.status.success() && printed(&listed.stdout).contains("report.md"), "{listed:?}");
+        assert!(!person.run(&["run", "again", "--archive", archive]).status.success(), "it would replace it");
+    }
+    let told = person.json(&["run", "sum it up", "--data", "sales.csv=bW9udGgsc3VtCmphbiw3Cg==", "--out", "more"]);
+    assert_eq!((&told["agent"], &told["status"]), (&json!("claude"), &json!("completed")), "{told}");
+    let page = told["receipt"].as_str().unwrap();
+    assert!(std::fs::read_to_string(page).unwrap().contains("Adding up the sales"));
+    let unknown = person.run(&["run", "x", "--agent", "claudia"]);
+    assert!(!unknown.status.success() && printed(&unknown.stderr).contains("did you mean `claude`"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn archives_hold_only_files_that_lead_down() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"run": "ln -s /etc/passwd link; mkfifo pipe; mkdir d; echo x > 'd/..\\evil'; touch \"$(printf 'd/new\\nline')\"; chmod 4755 d/*; true"}, {"finish": "ok"}]});
+    std::fs::write(person.folder("mock-script.json"), steps.to_string()).unwrap();
+    for (archive, list) in [
+        ("a.zip", "import zipfile, sys; print([i.filename for i in zipfile.ZipFile(sys.argv[1]).infolist()])"),
+        (
+            "a.tar.gz",
+            "import tarfile, sys; print([(m.name, m.isfile(), oct(m.mode), m.uid) for m in tarfile.open(sys.argv[1])])",
+        ),
+    ] {
+        let output = person.run(&["run", "x", "--agent", "mock", "--file", "mock-script.json", "--archive", archive]);
+        let listed = person.starts("python3", &["-c", list, archive]).output().unwrap();
+        let names = printed(&listed.stdout);
+        assert!(
+            names.contains("d/.._evil") && !names.contains("link") && !names.contains("pipe") && !names.contains('\n'),
+            "{names} {output:?}"
+        );
+        assert!(!names.contains("0o4") && !names.contains("False"), "{names}");
+    }
+}
+
+/// A task at a terminal, and what the person types.
+fn typing(person: &Person, steps: Value, typed: &[(&str, &str)]) -> String {
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let script = "$BIN run 'do it' --agent mock --file mock-script.json --out results; echo code $?";
+    crate::person::typing_at_a_terminal(person, script, typed)
+}
+
+const WHAT_TO_DO: &str = "anything else: go on] ";
+
+#[test]
+fn a_person_at_a_terminal_sees_steps_answers_questions_and_looks_at_results() {
+    let steps = json!([
+        {"step": "Reading sales.csv"}, {"spend": {"input": 1000, "output": 100}},
+        {"ask": {"question": "Which colour?", "choices": ["red", "blue"], "default": "red"}},
+        {"write": {"path": "table.csv", "content": "colour,count\n{answer},3\n"}}, {"finish": "It is {answer}."},
+    ]);
+    let seen = typing(&Person::new(), steps, &[("it decides] ", "2\n")]);
+    for part in [
+        "• Reading sales.csv",
+        "in its own words: “Which colour?”",
+        "1: red",
+        "It is blue.",
+        "results/table.csv",
+        "blue    3",
+        "code 0",
+    ] {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+}
+
+#[test]
+fn ctrl_c_asks_whether_to_stop_a_task_or_to_leave_it_running() {
+    let number = mark();
+    let steps = |seconds: f64| json!([{"step": "Beginning"}, {"run": format!("sleep {number} & sleep {seconds}; kill $!")}, {"write": {"path": "done.txt", "content": "done"}}, {"finish": "done"}]);
+    // Going on.
+    let seen = typing(&Person::new(), steps(2.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "no\n")]);
+    assert!(seen.contains("results/done.txt") && seen.contains("code 0"), "{seen}");
+    // Stopping: nothing is left, and it is on record.
+    let person = Person::new();
+    let seen = typing(&person, steps(60.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "s\n")]);
+    assert!(seen.contains("code 143") && processes_with(&number) == 0, "{seen}");
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "cancelled");
+    // Leaving: the task goes on and its results come.
+    let person = Person::new();
+    let seen = typing(&person, steps(3.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "l\n")]);
+    assert!(seen.contains("the task goes on by itself") && seen.contains("code 0"), "{seen}");
+    assert!(!person.folder("results/done.txt").exists(), "{seen}");
+    let end = Instant::now() + Duration::from_secs(15);
+    while !person.folder("results/done.txt").exists() {
+        assert!(Instant::now() < end, "the task does not go on: {}", person.json(&["task", "list"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(person.json(&["task", "list"])[0]["status"], "completed");
+}
