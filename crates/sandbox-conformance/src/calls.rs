@@ -9,7 +9,7 @@ use sandbox_core::{
 };
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, run, sh};
+use crate::workbench::{Workbench, has_own_kernel, run, sh};
 
 const BUILT_IN: [SystemCalls; 3] = [SystemCalls::Minimal, SystemCalls::Standard, SystemCalls::Build];
 
@@ -34,7 +34,14 @@ pub async fn each_profile_refuses_what_it_says(bench: Workbench) {
     ];
     for (profile, expected) in BUILT_IN.into_iter().zip(expected) {
         let (sandbox, client) = with(&bench, profile.clone()).await;
-        assert_eq!(python(&client, TRY).await, expected, "{profile}");
+        let mut refused = python(&client, TRY).await;
+        if has_own_kernel(sandbox.as_ref()) {
+            // gVisor asks for the right to do it before it looks at what was meant.
+            for call in ["chroot EPERM\n", "kcmp EPERM\n"].into_iter().filter(|call| !expected.contains(call)) {
+                refused = refused.replace(call, "");
+            }
+        }
+        assert_eq!(refused, expected, "{profile}");
         let by = &sandbox.facts().enforcement.0[&Control::SystemCalls].by;
         assert!(by.contains(&format!("`{profile}`")), "{by}");
     }
@@ -91,7 +98,8 @@ for address in (0x400000, 0x200000, 0x10000):
     if libc.process_vm_writev(1, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) > 0: print('write')
     ctypes.set_errno(0)
     if libc.process_vm_readv(1, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) < 0 and ctypes.get_errno() != 1: print('reaches', ctypes.get_errno())
-first = os.pidfd_open(1) if hasattr(os, 'pidfd_open') else libc.syscall(434, 1, 0)
+try: first = os.pidfd_open(1) if hasattr(os, 'pidfd_open') else libc.syscall(434, 1, 0)
+except OSError: first = -1
 for number in range(16):
     if libc.syscall(438, first, number, 0) >= 0: print('descriptor', number)
 for name in ['mem', 'environ', 'maps']:
@@ -143,7 +151,11 @@ pub async fn a_tracer_does_not_reach_the_executor(bench: Workbench) {
 }
 
 pub async fn commands_on_their_way_are_not_the_executor_for_a_tracer(bench: Workbench) {
-    let (_sandbox, client) = with(&bench, SystemCalls::Build).await;
+    let (sandbox, client) = with(&bench, SystemCalls::Build).await;
+    if has_own_kernel(sandbox.as_ref()) {
+        // There is no PTRACE_SEIZE by which it is tried.
+        return;
+    }
     // Between fork and exec a command's process has a copy of the executor's memory.
     let script = r#"
 import ctypes, os, time
@@ -178,7 +190,9 @@ pub async fn who_makes_the_executor_its_tracer_gains_nothing(bench: Workbench) {
     let mut exec = Exec::argv(["python3", "-c", script]);
     exec.timeout = Some(Duration::from_secs(1));
     let outcome = run(&client, &exec).await;
-    assert_eq!((outcome.text().as_str(), outcome.exit), ("stops", Exit::Limit(Control::Time)));
+    // gVisor does not stop it for a tracer that never asked; it ends.
+    let ended = if has_own_kernel(sandbox.as_ref()) { Exit::Signal(15) } else { Exit::Limit(Control::Time) };
+    assert_eq!((outcome.text().as_str(), outcome.exit), ("stops", ended));
     assert_eq!(sh(&client, "echo alive").await.text(), "alive");
     sandbox.destroy().await.unwrap();
 }

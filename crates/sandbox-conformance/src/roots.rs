@@ -8,7 +8,7 @@ use sandbox_core::{
 };
 use sandbox_executor::client::Client;
 
-use crate::workbench::{Workbench, get, put, run, sh};
+use crate::workbench::{Workbench, get, has_own_kernel, put, run, sh};
 
 fn preset(name: &str) -> impl FnOnce(&mut SandboxSpec) {
     let policy = Policy::preset(name).unwrap();
@@ -34,7 +34,11 @@ pub async fn this_machines_programs_can_be_changed_in_a_layer_of_ones_own(bench:
     let count = || ["/usr/bin", "/usr/share", "/etc"].map(|folder| fs::read_dir(folder).unwrap().count());
     let before = count();
     for name in ["yolo-4", "build", "development"] {
-        let (_sandbox, client) = bench.sandbox_with(preset(name)).await;
+        let (sandbox, client) = bench.sandbox_with(preset(name)).await;
+        if name == "development" && has_own_kernel(sandbox.as_ref()) {
+            // Who is not root has no capabilities in gVisor, so root's folders are not theirs to change.
+            continue;
+        }
         let script = r#"set -e
             # Folders that not every machine has are tried where they are.
             for folder in / /usr /usr/bin /usr/share/doc /usr/local/lib /etc /etc/ssl /var /var/lib /opt /srv /usr/lib/python3 /run; do

@@ -42,6 +42,8 @@ pub async fn nothing_of_this_machine_shows(bench: Workbench) {
             "/etc",
             "/opt/sandbox",
             "/proc",
+            "/.sandbox",
+            "/sys",
             "/dev",
             "/tmp",
             "/bin",

@@ -27,7 +27,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::{
     explain,
-    keeper::{LOOK_ROLE, ROLE},
+    keeper::{LOOK_ROLE, ROLE, remove_cgroups},
     plan::{self, Plan},
     probe,
     runtime::{Runtime, USUAL},
@@ -211,6 +211,7 @@ impl Backend for OciBackend {
                 Ok(Arc::new(OciSandbox::new(facts, plan.folder, keeper, Some(lock), cgroup)?))
             }
             Err(error) => {
+                remove_cgroups(&plan.name);
                 found.host.cgroup.remove(&plan.name);
                 let _ = discard(&plan.folder);
                 Err(error)
@@ -234,6 +235,7 @@ impl Backend for OciBackend {
             let cgroup = self.found().await.map(|found| found.host.cgroup);
             let adopted = match cgroup {
                 Ok(cgroup) => OciSandbox::adopt(&path, lock, cgroup.clone()).await.inspect_err(|_| {
+                    remove_cgroups(id.as_str());
                     if cgroup.remove(id.as_str()) {
                         *recovered.removed.entry("cgroup".into()).or_default() += 1;
                     }

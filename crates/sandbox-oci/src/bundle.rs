@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use oci_spec::{
     OciSpecError,
     runtime::{
-        Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace,
-        LinuxNamespaceBuilder, LinuxNamespaceType, Mount, MountBuilder, PosixRlimit, PosixRlimitBuilder,
+        Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder, LinuxIdMapping,
+        LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType,
+        LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit, PosixRlimitBuilder,
         PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
     },
 };
 use sandbox_core::{Bytes, policy::Capabilities};
 use sandbox_executor::boot::FILE_ROLE;
-use sandbox_linux::{counts::Counts, ids::IdMap};
+use sandbox_linux::{cgroup::CgroupLimits, counts::Counts, ids::IdMap};
 
 use crate::{runtime::Kind, view};
 
@@ -69,6 +70,15 @@ pub struct Wanted {
     pub tmp: Bytes,
     /// Open files and waiting signals.
     pub counts: Counts,
+    /// The only folders of the root that may be written; all, if not said.
+    pub writable: Option<Vec<String>>,
+    /// The sandbox's name and limits, where the runtime makes its cgroup.
+    pub cgroup: Option<(String, CgroupLimits)>,
+}
+
+/// Where a runtime makes the cgroup of a sandbox, in every tree.
+pub fn cgroup_path(name: &str) -> String {
+    format!("/sandbox-mcp-oci/{name}")
 }
 
 /// The whole of it. It fails only where the builder is used wrongly, which a test would show.
@@ -99,6 +109,9 @@ pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
         let mappings = mappings(ids)?;
         linux = linux.uid_mappings(mappings.clone()).gid_mappings(mappings);
     }
+    if let Some((name, limits)) = &wanted.cgroup {
+        linux = linux.cgroups_path(cgroup_path(name)).resources(resources(limits)?);
+    }
     linux = match wanted.kind {
         // gVisor shows its own kernel there.
         Kind::Gvisor => linux.masked_paths(Vec::new()).readonly_paths(Vec::new()),
@@ -106,8 +119,8 @@ pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
     };
     SpecBuilder::default()
         .version("1.0.2")
-        // What of it may be written is said by the mounts that it is made of.
-        .root(RootBuilder::default().path(view::ROOT).readonly(false).build()?)
+        // What of it may be written is said by the mounts that it is made of, and once more here.
+        .root(RootBuilder::default().path(view::ROOT).readonly(wanted.writable.is_some()).build()?)
         .hostname("sandbox")
         .process(process)
         .mounts(mounts(wanted)?)
@@ -126,6 +139,20 @@ fn namespaces(wanted: &Wanted) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     let more = [(wanted.kind == Kind::Plain, Cgroup), (wanted.ids.is_some(), User)];
     let more = more.into_iter().filter_map(|(wanted, kind)| wanted.then_some(kind));
     always.into_iter().chain(more).map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
+}
+
+/// Nothing but the usual devices, which the runtime adds.
+fn resources(limits: &CgroupLimits) -> Result<LinuxResources, OciSpecError> {
+    const PERIOD: u64 = 100_000;
+    let quota = u64::from(limits.cpu_millis) * PERIOD / 1000;
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let no_device = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
+    LinuxResourcesBuilder::default()
+        .devices(vec![no_device])
+        .memory(LinuxMemoryBuilder::default().limit(signed(limits.memory)).build()?)
+        .cpu(LinuxCpuBuilder::default().quota(signed(quota)).period(PERIOD).build()?)
+        .pids(LinuxPidsBuilder::default().limit(i64::from(limits.pids)).build()?)
+        .build()
 }
 
 /// As the kernel would read them from `uid_map`.
@@ -173,6 +200,11 @@ fn mounts(wanted: &Wanted) -> Result<Vec<Mount>, OciSpecError> {
     mounts.push(mount("/sys", "tmpfs", &["nosuid", "nodev", "noexec", "ro", "size=4096", "mode=555"])?);
     mounts.push(memory("/dev/shm", shm, "1777")?);
     mounts.push(memory("/tmp", wanted.tmp.0, "1777")?);
+    for place in wanted.writable.iter().flatten() {
+        let source = format!("{}{place}", view::ROOT);
+        let options = owned(&["rbind", "rw", "nosuid", "nodev"]);
+        mounts.push(MountBuilder::default().destination(place).typ("bind").source(source).options(options).build()?);
+    }
     Ok(mounts)
 }
 
@@ -198,6 +230,8 @@ mod tests {
             capabilities: 1 << 5 | 1 << 6 | 1 << 7,
             tmp: Bytes::mib(100),
             counts: Counts::new(Inotify { instances: 128, watches: 8192 }, 64, Memory::Counted),
+            writable: Some(vec!["/workspace".into()]),
+            cgroup: None,
         }
     }
 
@@ -252,10 +286,26 @@ mod tests {
     fn nothing_of_this_machine_is_mounted_but_the_view() {
         for kind in [Kind::Gvisor, Kind::Plain] {
             let told = told(&wanted(kind, IdSource::Ranges));
-            assert_eq!(told["root"]["path"], view::ROOT);
-            let kinds: Vec<_> = told["mounts"].as_array().unwrap().iter().map(|one| one["type"].clone()).collect();
-            assert!(kinds.iter().all(|kind| kind != "bind" && kind != "sysfs" && kind != "cgroup"), "{kinds:?}");
+            assert_eq!((&told["root"]["path"], &told["root"]["readonly"]), (&json!(view::ROOT), &json!(true)));
+            for mount in told["mounts"].as_array().unwrap() {
+                let of_view = mount["source"].as_str().is_some_and(|source| source.starts_with(view::ROOT));
+                assert!(["proc", "tmpfs", "devpts"].iter().any(|kind| mount["type"] == *kind) || of_view, "{mount}");
+            }
         }
+    }
+
+    #[test]
+    fn only_named_places_can_be_written_where_the_root_cannot() {
+        let told = told(&wanted(Kind::Gvisor, IdSource::Ranges));
+        let bound: Vec<_> =
+            told["mounts"].as_array().unwrap().iter().filter(|mount| mount["type"] == "bind").cloned().collect();
+        assert_eq!(
+            bound,
+            [json!({"destination": "/workspace", "type": "bind", "source": format!("{}/workspace", view::ROOT),
+                "options": ["rbind", "rw", "nosuid", "nodev"]})]
+        );
+        let all = Wanted { writable: None, ..wanted(Kind::Gvisor, IdSource::Ranges) };
+        assert_eq!(self::told(&all)["root"]["readonly"], false);
     }
 
     #[test]
@@ -267,6 +317,18 @@ mod tests {
         };
         assert_eq!(of("/tmp"), json!(["nosuid", "nodev", "size=104857600", "mode=1777"]));
         assert_eq!(of("/dev/shm"), json!(["nosuid", "nodev", "size=67108864", "mode=1777"]));
+    }
+
+    #[test]
+    fn limits_are_the_runtimes_to_hold_where_it_makes_the_cgroup() {
+        let limits = CgroupLimits { memory: 1 << 30, cpu_millis: 1500, pids: 64 };
+        let some = Wanted { cgroup: Some(("x".into(), limits)), ..wanted(Kind::Plain, IdSource::Ranges) };
+        let linux = &told(&some)["linux"];
+        assert_eq!(linux["cgroupsPath"], "/sandbox-mcp-oci/x");
+        assert_eq!(linux["resources"]["memory"]["limit"], 1 << 30);
+        assert_eq!(linux["resources"]["cpu"], json!({"quota": 150_000, "period": 100_000}));
+        assert_eq!(linux["resources"]["pids"]["limit"], 64);
+        assert_eq!(linux["resources"]["devices"], json!([{"allow": false, "access": "rwm"}]));
     }
 
     #[test]

@@ -50,7 +50,11 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
     }
     match (gvisor, covers.pids) {
         (true, _) => {
-            enforcement.hold(Control::Pids, Held::Kernel, format!("a cgroup of gVisor's kernel: {}", limits.pids))
+            let how = format!(
+                "gVisor's kernel refuses more than {}, give or take those that start at the same moment",
+                limits.pids
+            );
+            enforcement.hold(Control::Pids, Held::Supervised, how)
         }
         (false, true) => enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids)),
         (false, false) => enforcement.hold(Control::Pids, Held::None, "no cgroup can be made here"),

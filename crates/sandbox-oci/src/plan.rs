@@ -35,8 +35,8 @@ use crate::{
 pub const GVISORS_OWN: Bytes = Bytes::mib(256);
 /// gVisor's own threads are counted by the machine's kernel too, and there are several for each of a command's.
 const GVISORS_THREADS: u32 = 8192;
-/// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, sys_admin.
-const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 21;
+/// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, setpcap, sys_admin.
+const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 8 | 1 << 21;
 
 /// How many ids a sandbox has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +106,21 @@ pub fn plan(
     let processors = (!covers.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
     let kept = plan::capabilities(policy.privileges.capabilities, one);
     let counts = Counts::new(host.inotify, policy.limits.pids, Memory::Counted);
+    let limits = CgroupLimits {
+        memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
+        cpu_millis: policy.limits.cpu_millis,
+        pids: if gvisor { GVISORS_THREADS } else { policy.limits.pids },
+    };
     let wanted = Wanted {
+        cgroup: (!gvisor).then(|| (spec.id.to_string(), limits)),
         kind: runtime.kind,
         ids,
         capabilities: if gvisor { kept | FOR_GROUNDWORK } else { kept },
         tmp: policy.limits.tmp,
         counts,
+        // Said once more to gVisor, which has a file system of its own.
+        writable: (gvisor && policy.filesystem.root == Root::ReadOnly)
+            .then(|| plan::with_places(&[WORKSPACE, HOME], prepared)),
     };
     let config = bundle::config(&wanted).ok().and_then(|config| serde_json::to_string(&config).ok());
     let config =
@@ -133,11 +142,8 @@ pub fn plan(
         runtime: runtime.clone(),
         config,
         cgroup: host.cgroup.clone(),
-        limits: CgroupLimits {
-            memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
-            cpu_millis: policy.limits.cpu_millis,
-            pids: if gvisor { GVISORS_THREADS } else { policy.limits.pids },
-        },
+        // Beside the container itself there are the runtime's own processes.
+        limits: if gvisor { limits } else { CgroupLimits { pids: GVISORS_THREADS, ..limits } },
         processors,
         watch,
         boot: Boot {
@@ -190,12 +196,15 @@ fn view_steps(all: Vec<Step>, folder: &Path, outside: impl Fn(u32) -> u32) -> Ve
     };
     let inner = INNER.trim_start_matches('/').to_owned();
     let own = [
+        Step::Folder { target: "sys".into(), mode: 0o555 },
         Step::Folder { target: inner.clone(), mode: 0o755 },
         Step::Bind { source: folder.join("inner"), target: inner, access: Access::Read },
     ];
     // The keeper is outside, and counts ids as there.
     let counted = |step: Step| match step {
         Step::Place { source, target, owner } => Step::Place { source, target, owner: outside(owner) },
+        // runc gives what it mounts the mode of what it mounts it on.
+        Step::Folder { target, .. } if target == "tmp" => Step::Folder { target, mode: 0o1777 },
         other => other,
     };
     own.into_iter().chain(all.into_iter().filter(ours).map(counted)).collect()

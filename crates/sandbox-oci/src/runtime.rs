@@ -71,7 +71,9 @@ impl Runtime {
                 "--ignore-cgroups",
                 // Layers are this machine's, so that they can be measured.
                 "--overlay2=none",
+                // Nobody but the sandbox changes its files while it lives.
                 "--file-access=exclusive",
+                "--file-access-mounts=exclusive",
             ],
             Kind::Plain => &[],
         };

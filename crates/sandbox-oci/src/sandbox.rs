@@ -85,6 +85,7 @@ impl OciSandbox {
     /// Without its keeper's help: what it left is removed by name.
     fn bury(&self) -> Result<()> {
         if let Some(cgroup) = &self.cgroup {
+            keeper::remove_cgroups(self.facts.spec.id.as_str());
             cgroup.remove(self.facts.spec.id.as_str());
         }
         discard(&self.folder)

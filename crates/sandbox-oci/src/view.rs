@@ -114,7 +114,14 @@ fn walk(step: &Step, materials: &mut Materials) -> io::Result<()> {
         other => Ok(other?),
     };
     match step {
-        Step::Folder { target, mode } => made(rustix::fs::mkdir(target.as_str(), Mode::from_raw_mode(*mode))),
+        Step::Folder { target, mode } => {
+            let mode = Mode::from_raw_mode(*mode);
+            match rustix::fs::mkdir(target.as_str(), mode) {
+                // Whatever our mask for new files is.
+                Ok(()) => Ok(rustix::fs::chmod(target.as_str(), mode)?),
+                other => made(other),
+            }
+        }
         Step::Link { target, to } => made(rustix::fs::symlink(to.as_str(), target.as_str())),
         Step::Bind { target, .. } => layers::attach(&materials.source()?, Path::new(target)),
         Step::Layers { target, .. } => {

@@ -30,6 +30,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
     if let Some(pids) = boot.itself.pids {
         hold_processes(pids)?;
         cover_ourselves()?;
+        remove_devices();
     }
     if let Some(keep) = boot.itself.keep {
         give_up_all_but(keep)?;
@@ -43,10 +44,11 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
 fn give_up_all_but(keep: u64) -> Result<(), String> {
     let kept = CapabilitySet::from_bits_retain(keep);
-    for number in 0..u64::BITS {
-        let Some(one) = CapabilitySet::from_bits(1 << number).filter(|one| !kept.contains(*one)) else { continue };
-        // Refused where we may not, and then what follows suffices.
-        let _ = remove_capability_from_bounding_set(one);
+    for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        if !kept.contains(one) {
+            // Said once more, where we may: what is not permitted cannot be gained either way.
+            let _ = remove_capability_from_bounding_set(one);
+        }
     }
     set_no_new_privs(true)
         .and_then(|()| match clear_ambient_capability_set() {
@@ -89,6 +91,14 @@ fn cover_ourselves() -> Result<(), String> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", own.as_str(), "tmpfs", flags, Some(c"size=4096,mode=0555"))
         .map_err(|error| format!("covering {own} failed: {error}"))
+}
+
+/// gVisor has more of them than anybody here needs. They are its own, and lead nowhere; but what is not there needs no proof.
+fn remove_devices() {
+    for name in ["/dev/fuse", "/dev/net/tun", "/dev/nvidiactl", "/dev/tpu"] {
+        let _ = fs::remove_file(name);
+    }
+    let _ = fs::remove_dir("/dev/net");
 }
 
 /// Where a supervisor outside writes its verdicts, if that is a file.

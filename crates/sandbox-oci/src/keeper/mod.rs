@@ -24,7 +24,7 @@ use sandbox_executor::boot::{Attachment, Carries, Verdicts};
 use sandbox_linux::{birth, cgroup::Cgroup, etc, executor_image, ground, host::Host, stage, sys, tree};
 
 use crate::{
-    bundle::{BOOT, DOOR, EXECUTOR, OUT, VERDICTS},
+    bundle::{self, BOOT, DOOR, EXECUTOR, OUT, VERDICTS},
     plan::Plan,
     talk::{self, Report},
 };
@@ -144,6 +144,28 @@ fn furnish(plan: &Plan) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600))?;
     }
     Ok((socket, out))
+}
+
+/// Removes the cgroups that a runtime made for a sandbox, in every tree. True if there were some.
+pub fn remove_cgroups(name: &str) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let trees = mounts.lines().filter_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        right.starts_with("cgroup").then(|| left.split(' ').nth(4)).flatten()
+    });
+    let remove = |tree: &str| {
+        let folder = Path::new(tree).join(bundle::cgroup_path(name).trim_start_matches('/'));
+        // What has just ended is counted for a moment.
+        (0..50).any(|_| match fs::remove_dir(&folder) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(_) => {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                false
+            }
+        })
+    };
+    trees.map(remove).fold(false, |any, one| any | one)
 }
 
 /// The same file for all sandboxes: what is in the page cache once is there for all.

@@ -21,10 +21,15 @@ use tokio::{
     task::LocalSet,
 };
 
-use super::{Prepared, report, start::Started, watch};
+use super::{
+    Prepared, remove_cgroups, report,
+    start::{self, Started},
+    watch,
+};
 use crate::{
     explain,
     plan::Plan,
+    runtime::Kind,
     talk::{Answer, Ask, Report},
 };
 
@@ -86,7 +91,7 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let waiting = Rc::new(Waiting::default());
     let (removal, mut told) = (Rc::new(Notify::new()), signal(SignalKind::terminate())?);
     let first = tokio::select! {
-        first = accept(&inner) => first.map_err(|error| format!("waiting for the executor failed: {error}")),
+        first = accept(&inner) => first.and_then(|first| start::weigh(plan).map(|()| first)).map_err(|error| format!("waiting for the executor failed: {error}")),
         _ = ended.readable() => Err("it ended".to_owned()),
         () = tokio::time::sleep(plan.patience) => Err(format!("the executor is not ready after {:?}", plan.patience)),
     };
@@ -119,6 +124,9 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let _ = tokio::time::timeout(GONE_AFTER, ended.readable()).await;
     let _ =
         rustix::process::waitid(WaitId::PidFd(started.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    if plan.runtime.kind == Kind::Plain {
+        remove_cgroups(&plan.name);
+    }
     prepared.cgroup.remove();
     if let Some(asking) = asked_to_remove {
         remove(plan, asking);
@@ -194,7 +202,7 @@ async fn answer(
                     Some(connection) => (Answer::Connected, Some(connection)),
                     None => (Answer::Refused(format!("its executor does not call within {PATIENCE:?}")), None),
                 },
-                Ask::Usage => (Answer::Used(desk.watch.usage()), None),
+                Ask::Usage => (Answer::Used(desk.watch.usage().await), None),
                 Ask::Door => (Answer::Door, desk.out.as_ref().and_then(|out| out.try_clone().ok())),
                 Ask::Remove => {
                     removing.set(Some(asking));

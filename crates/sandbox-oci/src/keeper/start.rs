@@ -23,6 +23,9 @@ use sandbox_linux::{
 
 use crate::{plan::Plan, view};
 
+/// Rounds of looking for processes that are not in their cgroup yet.
+const ROUNDS: u32 = 20;
+
 /// A runtime that was started.
 pub struct Started {
     /// Stands for our child: killing it ends everything.
@@ -89,14 +92,49 @@ fn die_with_keeper(life: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// While this process has a single thread, which `tasks` of version 1 takes without waiting for anything.
+/// While this process has a single thread, which `tasks` of version 1 takes without waiting for anything. There the share of
+/// the processor is limited later, see [`weigh`].
 fn enter_cgroup(plan: &Plan) -> io::Result<()> {
     let files: Vec<PathBuf> = match &plan.cgroup {
         CgroupHost::V2 { parent, .. } => vec![parent.join(&plan.name).join("cgroup.procs")],
-        CgroupHost::V1 { parents } => parents.iter().map(|(_, parent)| parent.join(&plan.name).join("tasks")).collect(),
+        CgroupHost::V1 { parents } => {
+            let early = parents.iter().filter(|(controller, _)| !controller.starts_with("cpu"));
+            early.map(|(_, parent)| parent.join(&plan.name).join("tasks")).collect()
+        }
         CgroupHost::None { .. } => Vec::new(),
     };
     files.into_iter().try_for_each(|file| fs::write(file, "0"))
+}
+
+/// Limits the share of the processor of all that was started. Sandboxes weigh little against others, and starting a kernel
+/// is our work, not theirs: on a busy machine it would take ten times as long.
+pub fn weigh(plan: &Plan) -> io::Result<()> {
+    let CgroupHost::V1 { parents } = &plan.cgroup else { return Ok(()) };
+    let members = |parent: &Path| fs::read_to_string(parent.join(&plan.name).join("cgroup.procs")).unwrap_or_default();
+    let late = || parents.iter().filter(|(controller, _)| controller.starts_with("cpu")).map(|(_, parent)| parent);
+    let Some((_, all)) = parents.iter().find(|(controller, _)| !controller.starts_with("cpu")) else { return Ok(()) };
+    for parent in late() {
+        // What is forked meanwhile by who is not in yet is found in the next round.
+        for _ in 0..ROUNDS {
+            let inside = members(parent);
+            let missing: Vec<String> = members(all)
+                .lines()
+                .filter(|process| !inside.lines().any(|found| found == *process))
+                .map(str::to_owned)
+                .collect();
+            if missing.is_empty() {
+                break;
+            }
+            for process in missing {
+                // It may have ended.
+                let _ = fs::write(parent.join(&plan.name).join("cgroup.procs"), process);
+            }
+        }
+        if members(parent).is_empty() {
+            return Err(io::Error::other("no process could be put into the cgroup for processors"));
+        }
+    }
+    Ok(())
 }
 
 /// With a `/proc` of the new PID namespace, in which numbers are as we count them.

@@ -36,9 +36,15 @@ const FAR: Duration = Duration::from_millis(100);
 /// Nobody fills memory faster than this, in bytes for each millisecond.
 const FASTEST: u64 = 4 << 20;
 /// What ended commands had is given back after a moment.
-const GIVEN_BACK: Duration = Duration::from_secs(2);
+const GIVEN_BACK: Duration = Duration::from_secs(30);
+/// More than this is not what is still on its way.
+const GROWTH: u64 = 16 << 20;
 /// An executor that is asked to end its commands does so soon.
-const OBEYED: Duration = Duration::from_secs(5);
+const OBEYED: Duration = Duration::from_secs(15);
+/// The same where files are the matter, which may be many and keep it busy.
+const OBEYED_LATER: Duration = Duration::from_secs(60);
+/// Nobody waits longer to hear how many processes there are.
+const ANSWERED: Duration = Duration::from_secs(3);
 const DISK_EVERY: Duration = Duration::from_secs(1);
 /// What gVisor keeps the memory of commands in.
 const MEMORY_FILE: &str = "runsc-memory";
@@ -96,16 +102,28 @@ impl Watching {
     }
 
     /// What it uses.
-    pub fn usage(&self) -> Usage {
-        let mut usage = match self.cgroup.usage(&self.name) {
+    pub async fn usage(&self) -> Usage {
+        let own = self.memory.as_ref().and_then(|_| self.cgroup.usage(&self.name));
+        let mut usage = match own {
             Some((memory, cpu, pids)) => Usage { memory: Bytes(memory), cpu, pids, disk: Bytes(0) },
             None => self.supervisor.borrow().usage(),
         };
         if let Some(memory) = self.memory_used() {
             usage.memory = Bytes(memory);
+            // What this machine sees are gVisor's own threads.
+            usage.pids = self.processes().await.unwrap_or_default();
         }
         usage.disk = Bytes(disk::look(&self.folder, Some(self.proc.as_fd())).bytes());
         usage
+    }
+
+    /// Processes in a sandbox that has its own kernel, as its executor counts them.
+    async fn processes(&self) -> Option<u32> {
+        let ask = async {
+            let client = Client::connect(channel(self.waiting.take().await?)?).await.ok()?;
+            client.usage().await.ok().map(|running| running.processes)
+        };
+        tokio::time::timeout(ANSWERED, ask).await.ok()?
     }
 
     fn memory_used(&self) -> Option<u64> {
@@ -124,22 +142,41 @@ impl Watching {
             }
             let verdicts = self.verdicts.get();
             self.publish(Verdicts { memory: verdicts.memory + 1, memory_used: used, ..verdicts });
-            if !self.end_commands().await || !self.falls_below(limit).await {
+            let ended = tokio::select! {
+                ended = self.end_commands(OBEYED) => ended,
+                () = self.is_twice(limit) => false,
+            };
+            if !ended {
+                return;
+            }
+            // Who started meanwhile was ended too, for the same reason.
+            let verdicts = self.verdicts.get();
+            self.publish(Verdicts { memory: verdicts.memory + 1, ..verdicts });
+            if !self.is_given_back(limit).await {
                 return;
             }
         }
     }
 
-    /// Whether memory is given back in time.
-    async fn falls_below(&self, limit: Bytes) -> bool {
-        let end = Instant::now() + GIVEN_BACK;
-        while self.memory_used().unwrap_or_default() > limit.0 {
-            if Instant::now() > end {
-                return self.end_commands().await && self.memory_used().unwrap_or_default() <= limit.0;
+    /// An executor that takes so long does not hold its commands.
+    async fn is_twice(&self, limit: Bytes) {
+        while self.memory_used().unwrap_or_default() < limit.0.saturating_mul(2) {
+            tokio::time::sleep(NEAR).await;
+        }
+    }
+
+    /// Waits until memory is given back, which takes gVisor a moment, or until somebody new takes more. False where neither
+    /// happens.
+    async fn is_given_back(&self, limit: Bytes) -> bool {
+        let (end, before) = (Instant::now() + GIVEN_BACK, self.memory_used().unwrap_or_default());
+        while Instant::now() < end {
+            let used = self.memory_used().unwrap_or_default();
+            if used <= limit.0 || used > before.saturating_add(GROWTH) {
+                return true;
             }
             tokio::time::sleep(NEAR).await;
         }
-        true
+        false
     }
 
     async fn processor(&self) {
@@ -168,7 +205,7 @@ impl Watching {
             let verdicts = self.verdicts.get();
             let (disk_used, trouble) = (stop.used.unwrap_or(u64::MAX), stop.trouble);
             self.publish(Verdicts { disk: verdicts.disk + 1, disk_used, trouble, ..verdicts });
-            if !self.end_commands().await {
+            if !self.end_commands(OBEYED_LATER).await {
                 return;
             }
         }
@@ -192,12 +229,12 @@ impl Watching {
     }
 
     /// Asks the executor to end every command. False where it does not.
-    async fn end_commands(&self) -> bool {
+    async fn end_commands(&self, patience: Duration) -> bool {
         let ask = async {
             let client = Client::connect(channel(self.waiting.take().await?)?).await.ok()?;
             client.signal(Target::All, 9).await.ok()
         };
-        matches!(tokio::time::timeout(OBEYED, ask).await, Ok(Some(())))
+        matches!(tokio::time::timeout(patience, ask).await, Ok(Some(())))
     }
 }
 
