@@ -77,7 +77,7 @@ fn spec() -> SandboxSpec {
     let owner = UserId::local();
     let id = SessionId::random(&owner).expect("an id");
     let (policy, env) = (Policy::default(), Default::default());
-    SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env, certificates: None }
+    SandboxSpec { id, owner, image: Image::Host, policy, persistent: false, env, certificates: None, tools: Vec::new() }
 }
 
 fn kill_servers(state: &Path) {

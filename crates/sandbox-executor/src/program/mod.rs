@@ -16,7 +16,6 @@ mod jobs;
 mod launch;
 mod listing;
 mod local_door;
-mod local_door;
 mod mark;
 mod measure;
 mod output;
