@@ -103,6 +103,10 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
             Held::Kernel,
             "the executor has the commands' uid: it is not dumpable; its priority and its score for out-of-memory kills are not hidden",
         ),
+        User::Sandbox if own_kernel => (
+            Held::Kernel,
+            "the executor's memory is out of reach; gVisor shows its variables, which hold no secret, and the numbers of its descriptors",
+        ),
         User::Sandbox => (Held::Kernel, "the executor is another user than the commands"),
     };
     let shared = if own_kernel {

@@ -12,11 +12,13 @@ use std::{
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 use sandbox_core::{Bytes, exec::DiskTrouble};
 
-use super::{Executor, tree::Members};
+use super::{Executor, sys, tree::Members};
 
 /// Between two looks, at least and at most.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
+/// Between two looks for which everything stands still, at least.
+const STILL: Duration = Duration::from_secs(3);
 /// Looking takes no more than this part of the time.
 const SHARE: u32 = 20;
 /// Folders within folders.
@@ -59,9 +61,18 @@ impl Found {
 /// Looks for ever.
 pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
     let start = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    let (before, mut last_still) = (taken(&executor), Instant::now());
     loop {
         let began = Instant::now();
-        let found = look(&executor, start).await;
+        let mut found = look(&executor, start).await;
+        // More went missing from the disk than we found: it may move while we look, so we look while nothing does.
+        let missing = taken(&executor).saturating_sub(before);
+        if missing > limit.0 && found.bytes <= limit.0 && last_still.elapsed() > STILL {
+            last_still = Instant::now();
+            sys::signal_namespace(libc::SIGSTOP);
+            found = look(&executor, start).await;
+            sys::signal_namespace(libc::SIGCONT);
+        }
         executor.kept.set(Some(found.bytes));
         if found.bytes > limit.0 || found.trouble.is_some() {
             executor.counters.note_disk(found.bytes, found.trouble);
@@ -71,6 +82,12 @@ pub async fn watch(executor: Rc<Executor>, limit: Bytes) {
         let near = if found.bytes > limit.0 / 4 { SHORTEST } else { SHORTEST * 5 };
         tokio::time::sleep((began.elapsed() * SHARE).clamp(near, LONGEST)).await;
     }
+}
+
+/// Bytes that are taken on the disk of the first folder, by whomever.
+fn taken(executor: &Executor) -> u64 {
+    let first = executor.boot.itself.own.first().map_or("/", String::as_str);
+    rustix::fs::statvfs(first).map_or(0, |found| (found.f_blocks - found.f_bfree).saturating_mul(found.f_frsize))
 }
 
 /// Bytes of what is kept now; nothing where that is not ours to measure.
