@@ -24,7 +24,7 @@ use crate::{
     host::Host,
     layers,
     network::{Network, Networks},
-    plan::{Plan, Watch},
+    plan::{Plan, RootSource, Watch},
     seccomp::Filters,
     supervise::Supervisor,
     sys::{self, Cloned},
@@ -331,10 +331,17 @@ fn introduce(plan: &Plan, pid: i32, sync: Option<&OwnedFd>) -> io::Result<()> {
 /// Those that only we can make; an ordinary user's are made by the sandbox itself.
 fn make_overlays(plan: &Plan, process: &Path) -> io::Result<Vec<OwnedFd>> {
     let mut ours = plan.layers().filter(|layers| layers.map_ids).peekable();
-    if ours.peek().is_none() {
+    let bound = match &plan.root {
+        RootSource::Bound { folder, map_ids: true } => Some(folder),
+        _ => None,
+    };
+    if ours.peek().is_none() && bound.is_none() {
         return Ok(Vec::new());
     }
     let ids = rustix::fs::open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    if let Some(folder) = bound {
+        return Ok(vec![layers::bound(folder, Some(ids.as_fd()))?]);
+    }
     ours.map(|layers| {
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("layering over {:?}: {error}", layers.lower));

@@ -208,6 +208,10 @@ fn build_root(plan: &Plan, materials: &mut Materials, sync: BorrowedFd<'_>) -> R
     rustix::mount::mount_change("/", private).step(|| "making mounts private".into())?;
     let root = match &plan.root {
         RootSource::Empty => tmpfs(4 << 20, 0o755).step(|| "making the root file system".into())?,
+        RootSource::Bound { folder, .. } => {
+            let made = materials.overlays.pop_front().map_or_else(|| layers::bound(folder, None), Ok);
+            made.step(|| format!("mounting {}", folder.display()))?
+        }
         RootSource::Layers(layers) => {
             materials.overlay(&plan.folder, layers).step(|| format!("layering over {:?}", layers.lower))?
         }

@@ -58,6 +58,13 @@ pub fn assemble(folder: &Path, layers: &Layers, ids: Option<BorrowedFd<'_>>) -> 
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
+/// A folder as it is, read-only. With `ids` owners are mapped by that user namespace, and the caller is root of this machine.
+pub fn bound(folder: &Path, ids: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let tree = clone_tree(folder)?;
+    sys::set_mount_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY | enact::harmless(), ids)?;
+    Ok(tree)
+}
+
 /// Puts a copy of a mount tree with mapped owners at a path.
 fn map_at(point: &Path, lower: &Path, ids: BorrowedFd<'_>) -> io::Result<()> {
     let tree = clone_tree(lower)?;

@@ -82,6 +82,13 @@ pub struct Plan {
 pub enum RootSource {
     /// An empty file system in memory.
     Empty,
+    /// A folder as it is, which nobody can change and which has every place where something is mounted.
+    Bound {
+        /// Where it is.
+        folder: PathBuf,
+        /// Owners in it are ids of this machine and have to be mapped.
+        map_ids: bool,
+    },
     /// Folders, with a layer of the sandbox's own above them.
     Layers(Layers),
 }
@@ -90,7 +97,7 @@ impl Plan {
     /// All overlays, in the order in which they are mounted.
     pub fn layers(&self) -> impl Iterator<Item = &Layers> {
         let root = match &self.root {
-            RootSource::Empty => None,
+            RootSource::Empty | RootSource::Bound { .. } => None,
             RootSource::Layers(layers) => Some(layers),
         };
         let steps = self.steps.iter().filter_map(|step| match step {

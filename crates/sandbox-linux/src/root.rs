@@ -3,7 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_core::{Image, SandboxSpec, Tool, policy::User};
+use sandbox_core::{
+    Image, SandboxSpec, Tool,
+    policy::{Root, User},
+};
 
 use crate::{
     host::{Host, Top},
@@ -19,10 +22,20 @@ use crate::{
 /// What the root file system itself is.
 pub fn source(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSource {
     match (&spec.image, &prepared.ground) {
+        (Image::Folder(folder), _) if needs_no_layer(spec, prepared) => {
+            RootSource::Bound { folder: folder.clone(), map_ids: host.ids == IdSource::Ranges }
+        }
         (Image::Folder(lower), _) => RootSource::Layers(layers(spec, host, "root", vec![lower.clone()])),
         (Image::Host, Some(ground)) => RootSource::Layers(layers(spec, host, "root", vec![ground.join("root")])),
         (Image::Host, None) | (Image::Reference(_), _) => RootSource::Empty,
     }
+}
+
+/// An image with a name was fitted with all mount points when it came, so where nothing of its root can be changed it can be
+/// mounted as it is. That takes half the time of a layer.
+fn needs_no_layer(spec: &SandboxSpec, prepared: &Prepared) -> bool {
+    let frozen = spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot);
+    prepared.named.is_some() && frozen && prepared.places.is_empty()
 }
 
 /// Steps that bring this machine's programs in, where they are the image.

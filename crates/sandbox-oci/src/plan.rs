@@ -219,7 +219,7 @@ fn folders(root: &RootSource, steps: &[Step], folder: &Path, user: u32, first: u
     });
     let root = match root {
         RootSource::Layers(layers) => Some(layers),
-        RootSource::Empty => None,
+        RootSource::Empty | RootSource::Bound { .. } => None,
     };
     let names: Vec<&str> = root.into_iter().chain(layered).map(|layers| layers.name.as_str()).collect();
     if !names.is_empty() {

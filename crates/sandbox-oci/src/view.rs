@@ -81,6 +81,14 @@ impl Materials {
             RootSource::Empty => {
                 enact::tmpfs(4 << 20, 0o755).map_err(|error| format!("making the root file system failed: {error}"))?
             }
+            RootSource::Bound { folder, map_ids } => {
+                let ids = match (map_ids, &plan.ids) {
+                    (true, Some(ids)) => Some(namespace(ids).map_err(|error| format!("mapping ids failed: {error}"))?),
+                    _ => None,
+                };
+                let bound = layers::bound(folder, ids.as_ref().map(AsFd::as_fd));
+                bound.map_err(|error| format!("mounting {} failed: {error}", folder.display()))?
+            }
             RootSource::Layers(layers) => layered(layers)?,
         };
         let (mut overlays, mut sources) = (VecDeque::new(), VecDeque::new());

@@ -14,7 +14,12 @@ fn debian_runs_and_installs_into_itself() {
     if rustix::process::geteuid().is_root() {
         command.arg("--mode=root");
     }
-    let made = command.args(["stable", tar.to_str().unwrap()]).output().unwrap();
+    // From where this machine gets its own release.
+    let sources = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apt-sources")).output().unwrap();
+    let list = here.path().join("sources.list");
+    fs::write(&list, &sources.stdout).unwrap();
+    let release = String::from_utf8_lossy(&sources.stdout).split(' ').nth(2).expect("a release").to_owned();
+    let made = command.args([&release, tar.to_str().unwrap(), list.to_str().unwrap()]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let layer = fs::read(&tar).unwrap();
     let path = here.path().join("image.tar");
