@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sandbox_core::{Bytes, Control, Enforcement, Error, Held, Result, SandboxSpec, policy::Root};
+use sandbox_core::{Bytes, Control, Enforcement, Error, Held, Image, Result, SandboxSpec, policy::Root};
 use sandbox_executor::boot::{Attachment, Boot, Carries, Identity, Itself, OomCounter, Outward};
 use sandbox_linux::{
     HOME, WORKSPACE,
@@ -118,8 +118,10 @@ pub fn plan(
         capabilities: if gvisor { kept | FOR_GROUNDWORK } else { kept },
         tmp: policy.limits.tmp,
         counts,
-        // Said once more to gVisor, which has a file system of its own.
-        writable: (gvisor && policy.filesystem.root == Root::ReadOnly)
+        // Said once more to gVisor, which has a file system of its own; but links of an image lead elsewhere from outside.
+        writable: (gvisor
+            && policy.filesystem.root == Root::ReadOnly
+            && (prepared.places.is_empty() || spec.image == Image::Host))
             .then(|| plan::with_places(&[WORKSPACE, HOME], prepared)),
     };
     let config = bundle::config(&wanted).ok().and_then(|config| serde_json::to_string(&config).ok());
