@@ -24,7 +24,8 @@ async fn patiently(client: &Client, session: &str, script: &str) -> String {
     let mut ran = client.run(session, script).await;
     let mut printed = ran["stdout"].as_str().unwrap().to_owned();
     while ran["status"] == "running" {
-        let more = json!({"session_id": session, "job_id": ran["job_id"], "offset": ran["next_offset"], "wait_seconds": 8});
+        let more =
+            json!({"session_id": session, "job_id": ran["job_id"], "offset": ran["next_offset"], "wait_seconds": 8});
         ran = client.ok("get_output", more).await;
         printed.push_str(ran["stdout"].as_str().unwrap());
     }
