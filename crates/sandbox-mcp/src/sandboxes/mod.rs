@@ -16,6 +16,7 @@ mod following;
 mod history;
 mod journal;
 mod new;
+mod offer;
 pub mod patience;
 mod pending;
 mod ports;
@@ -33,7 +34,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -47,6 +48,7 @@ pub use following::{Allowed, Following};
 pub use history::{History, Query, Recorded, TaskRecord};
 pub use journal::{DenialCounts, Journal, Kept};
 pub use new::{Lifetime, NewSandbox, check_env};
+pub use offer::{Offer, WeakSandboxes};
 pub use ports::OpenPort;
 pub use quota::available_memory;
 pub use recovery::RecoveryReport;
@@ -62,26 +64,12 @@ use folders::Folders;
 use quota::Quota;
 use remains::Remains;
 use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
-use sandbox_egress::{OwnTools, Reader};
+use sandbox_egress::Reader;
 
 use crate::config::{Ask, Settings};
 
 /// Reaches a sandbox of another server through its folder.
 pub type Attach = fn(&Path) -> sandbox_core::Result<Arc<dyn Sandbox>>;
-
-/// What programs in a sandbox are offered at an address on its own loopback.
-pub type Offer = Arc<dyn Fn(&WeakSandboxes, &SessionId) -> OwnTools + Send + Sync>;
-
-/// The centre, for those who do not keep it alive.
-#[derive(Clone)]
-pub struct WeakSandboxes(Weak<Inner>);
-
-impl WeakSandboxes {
-    /// The centre, if it is still there.
-    pub fn upgrade(&self) -> Option<Sandboxes> {
-        self.0.upgrade().map(Sandboxes)
-    }
-}
 
 /// All sandboxes that this server can reach. Clones are the same centre.
 #[derive(Clone)]
@@ -406,7 +394,7 @@ impl Sandboxes {
         let inner = &self.0;
         let secrets = prepared.secrets.clone();
         let rules = way_out::rules(policy, &inner.settings)?;
-        let own = inner.offer.as_ref().map(|offer| offer(&WeakSandboxes(Arc::downgrade(inner)), session.id()));
+        let own = self.tools_for(session.id());
         let opened = inner.outside.open(&**session.sandbox(), rules, &inner.journal, secrets, own).await?;
         let Some(way_out) = opened else { return Ok(()) };
         let _ = session.way_out.set(Arc::new(way_out));
