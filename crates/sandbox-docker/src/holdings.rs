@@ -96,16 +96,16 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
     };
     enforcement.hold(Control::Privileges, held, how);
     let (held, how) = match privileges.user {
+        _ if engine.is_gvisor(privileges.runtime.as_deref()) => (
+            Held::None,
+            "gVisor lets commands look at the executor: its variables, maps and descriptors, and perhaps its memory",
+        ),
         _ if granted.bits() & SYS_PTRACE != 0 => {
             (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too")
         }
         User::Root => (
             Held::Kernel,
             "the executor has the commands' uid: it is not dumpable; its priority and its score for out-of-memory kills are not hidden",
-        ),
-        User::Sandbox if own_kernel => (
-            Held::Kernel,
-            "the executor's memory is out of reach; gVisor shows its variables, which hold no secret, and the numbers of its descriptors",
         ),
         User::Sandbox => (Held::Kernel, "the executor is another user than the commands"),
     };
@@ -251,6 +251,14 @@ mod tests {
         assert_eq!(held(policy.clone(), &mapped, Control::Privileges), Held::Kernel);
         policy.privileges.runtime = Some("runsc".into());
         assert_eq!(held(policy, &docker(), Control::Privileges), Held::Kernel);
+    }
+
+    #[test]
+    fn an_executor_that_can_be_looked_at_is_refused_by_name() {
+        let mut policy = Policy::default();
+        assert_eq!(held(policy.clone(), &docker(), Control::ExecutorIdentity), Held::Kernel);
+        policy.privileges.runtime = Some("runsc".into());
+        assert_eq!(held(policy, &docker(), Control::ExecutorIdentity), Held::None);
     }
 
     #[test]

@@ -117,6 +117,12 @@ impl Nature {
         self.runtime(wanted).is_some_and(|(name, runtime)| has_own_kernel(name, runtime))
     }
 
+    /// Whether that kernel is gVisor's.
+    pub fn is_gvisor(&self, wanted: Option<&str>) -> bool {
+        let named = |text: &str| text.contains("runsc") || text.contains("gvisor");
+        self.runtime(wanted).is_some_and(|(name, runtime)| named(name) || named(&runtime.path))
+    }
+
     /// Whether the engine can give a container's own layer a size.
     pub fn sizes_layers(&self) -> bool {
         self.kind == Kind::Docker && self.storage.driver == "overlay2" && self.storage.backing == "xfs"
