@@ -35,7 +35,8 @@ pub fn source(spec: &SandboxSpec, host: &Host, prepared: &Prepared) -> RootSourc
 /// mounted as it is. That takes half the time of a layer.
 fn needs_no_layer(spec: &SandboxSpec, prepared: &Prepared) -> bool {
     let frozen = spec.policy.filesystem.root == Root::ReadOnly && wall::stands(Wall::ReadOnlyRoot);
-    prepared.named.is_some() && frozen && prepared.places.is_empty()
+    // What is brought in from outside may need a place that the image does not have.
+    prepared.named.is_some() && frozen && prepared.places.is_empty() && spec.tools.is_empty()
 }
 
 /// Steps that bring this machine's programs in, where they are the image.
