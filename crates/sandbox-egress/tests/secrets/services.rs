@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use hyper::body::Bytes;
-use sandbox_egress::{Basis, Budget, PlainHttp, Secret, Service, Vault};
+use sandbox_egress::{Basis, Budget, Follower, PlainHttp, Secret, Service, Spent, Trust, Upstream, Vault};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -161,4 +161,80 @@ async fn whoever_goes_to_its_real_address_pays_too_and_has_only_what_is_bound_to
     let answer = scene.get(&format!("/services/model/{}", scene.placeholder("foreign")), "").await;
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("secret_leaving"), "{answer}");
     assert_eq!((scene.far.seen().as_str(), scene.leaks.lock().unwrap().len()), ("", 1));
+}
+
+/// Writes down what happens to a service that is lent.
+#[derive(Default)]
+struct Notes {
+    empty: AtomicBool,
+    said: std::sync::Mutex<Vec<String>>,
+}
+
+impl Notes {
+    fn add(&self, word: impl Into<String>) {
+        self.said.lock().unwrap().push(word.into());
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
+    }
+}
+
+impl Follower for Notes {
+    fn ask(&self) -> Result<(), String> {
+        match self.empty.load(Ordering::Relaxed) {
+            true => Err("nothing is left".to_owned()),
+            false => Ok(self.add("asked")),
+        }
+    }
+
+    fn answered(&self, status: u16) {
+        self.add(status.to_string());
+    }
+
+    fn heard(&self, _: usize) {}
+
+    fn spent(&self, _: &Spent) {}
+
+    fn over(&self) {
+        self.add("over");
+    }
+
+    fn unreached(&self, _: &str) {
+        self.add("unreached");
+    }
+}
+
+#[tokio::test]
+async fn a_service_is_lent_for_a_while_and_followed() {
+    let scene = scene().await;
+    let (notes, nowhere) = (Arc::new(Notes::default()), Arc::new(Notes::default()));
+    let lend = |upstream: Upstream, follower: &Arc<Notes>| {
+        let mut vault = Vault::new(Trust::nobody());
+        vault.secrets.push(key());
+        vault.services.push(Service { upstream, ..services(&scene.far)[1].clone() });
+        vault.follower = Some(follower.clone());
+        scene.world.engine.lend(vault).unwrap()
+    };
+    let loan = lend(services(&scene.far)[1].upstream.clone(), &notes);
+    let other = lend("http://127.0.0.1:1".parse().unwrap(), &nowhere);
+    assert_ne!(loan.path(), other.path(), "nobody guesses it");
+    let path = format!("{}/x", loan.path());
+    let answer = scene.get(&path, "X-Key: mine\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains(VALUE), "{answer}");
+    assert!(scene.far.seen().contains(&format!("x-key: {VALUE}\n")));
+    while notes.all().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(notes.all(), ["asked", "200", "over"]);
+    notes.empty.store(true, Ordering::Relaxed);
+    let answer = scene.get(&path, "").await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("nothing is left"), "{answer}");
+    assert_eq!(notes.all().len(), 3);
+    scene.get(&format!("{}/x", other.path()), "").await;
+    assert_eq!(nowhere.all(), ["unreached"]);
+    drop(loan);
+    assert!(scene.get(&path, "").await.starts_with("HTTP/1.1 404"), "it was only lent");
+    scene.get(&format!("{}/x", other.path()), "").await;
+    assert_eq!(nowhere.all().len(), 2, "the other one still is");
 }

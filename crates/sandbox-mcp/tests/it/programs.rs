@@ -109,6 +109,11 @@ async fn programs_turn_a_csv_file_and_a_sentence_into_a_report_and_a_chart() {
         sales_are_right(&client, &done).await;
         // What they cost is counted by the way out; the key was put in there too.
         assert_eq!((&done["turns"], &done["cost"]["input_tokens"]), (&json!(3), &json!(300)), "{done}");
+        // Nobody inside can change the program that the next sandbox is given.
+        let spoil =
+            format!("touch /opt/agents/{program}/x || rm -rf /opt/agents/{program}/*; ls /opt/agents/{program}");
+        let left = client.run(done["session_id"].as_str().unwrap(), &spoil).await;
+        assert!(left["stderr"].to_string().contains("Read-only file system"), "{left}");
         let requests = model.requests();
         assert_eq!(requests.len(), 3, "{program}");
         assert!(requests.iter().all(|request| request.head.contains(KEY) && !request.head.contains(PLACEHOLDER)));

@@ -52,7 +52,7 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
     let mut resume = known;
     loop {
         let mut run = Run::new(program, worker, &purse, &mut told);
-        let ended = run.until_it_ends(&path, &model, &lent, resume.as_deref(), &text).await;
+        let ended = run.follow(&path, &model, &lent, resume.as_deref(), &text).await;
         let session = run.session.take();
         if let Some(session) = &session {
             worker.remember(json!({ "session": session, "version": program.installed.version }));
@@ -129,7 +129,7 @@ impl<'a, 'w> Run<'a, 'w> {
         }
     }
 
-    async fn until_it_ends(
+    async fn follow(
         &mut self,
         path: &str,
         model: &str,
