@@ -184,7 +184,10 @@ impl Follower for Notes {
     fn ask(&self) -> Result<(), String> {
         match self.empty.load(Ordering::Relaxed) {
             true => Err("nothing is left".to_owned()),
-            false => Ok(self.add("asked")),
+            false => {
+                self.add("asked");
+                Ok(())
+            }
         }
     }
 

@@ -48,7 +48,7 @@ pub const KEYS: &[Key] = &[
     key(
         "oci_runtime",
         "SANDBOX_MCP_OCI_RUNTIME",
-        "`\"runsc\"`",
+        "the `runsc` of this machine",
         "the runtime of the backend `oci`, by name or path: `runsc`, `runc`, or another that is called the same way",
     ),
     key("default_image", "SANDBOX_MCP_DEFAULT_IMAGE", "`\"host\"`", "the image when none is asked for"),
