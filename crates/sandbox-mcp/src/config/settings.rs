@@ -199,7 +199,7 @@ impl Settings {
         if let Some(Said { source, value }) = said_templates {
             let refuse = |why| ConfigError::BadTable { source_: source.clone(), key: "templates", why };
             settings.templates = templates::read(&value).map_err(refuse)?;
-            templates::check(&settings, &KNOWN_BACKENDS).map_err(refuse)?;
+            templates::check(&settings, KNOWN_BACKENDS).map_err(refuse)?;
         }
         if let (Some(source_), Some(said)) = (said_warm, warm) {
             settings.warm = said.mean(&settings).map_err(|why| ConfigError::BadTable { source_, key: "warm", why })?;
