@@ -7,13 +7,20 @@ pub fn known(said: &str) -> Option<(&'static str, &'static str)> {
 
 /// The last lines of what a runtime said, with what they mean.
 pub fn explain(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = said.lines().map(message).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join(" / ");
     let last = if last.is_empty() { "it said nothing".to_owned() } else { shortened(&last) };
     match known(said) {
         Some((means, fix)) => format!("{means}. {fix}. It said: {last}"),
         None => last,
     }
+}
+
+/// A line of gVisor's log without when and where it was written: `W1118 03:17:15.491400       1 util.go:64] WORDS`.
+fn message(line: &str) -> &str {
+    let line = line.trim();
+    let of_a_log = line.starts_with(['I', 'W', 'E', 'F']) && line.chars().skip(1).take(4).all(|c| c.is_ascii_digit());
+    line.split_once("] ").filter(|_| of_a_log && line.len() > 5).map_or(line, |(_, words)| words.trim())
 }
 
 fn shortened(text: &str) -> String {
@@ -90,6 +97,11 @@ mod tests {
     #[test]
     fn what_is_not_known_is_told_as_it_was_said() {
         assert_eq!(explain("a\nb\n\nc\nd\n"), "b / c / d");
+        assert_eq!(
+            explain("W1118 03:17:15.491400       1 util.go:64] FATAL ERROR: no [such] thing"),
+            "FATAL ERROR: no [such] thing"
+        );
+        assert_eq!(explain("Error: [1] no"), "Error: [1] no");
         assert_eq!(explain(""), "it said nothing");
         assert!(explain(&"ä".repeat(5000)).len() < 2000);
     }
