@@ -60,7 +60,9 @@ async fn others(settings: &Settings) -> Option<Finding> {
     let named = settings.oci_runtime.is_some();
     let told =
         found.findings.into_iter().find(|finding| finding.grade == Grade::Broken || finding.subject == "start")?;
-    (installed || named).then(|| Finding { subject: "backend oci".to_owned(), ..told })
+    // Nobody chose it, so nothing is broken for anybody.
+    let grade = if told.grade == Grade::Broken { Grade::Weak } else { told.grade };
+    (installed || named).then(|| Finding { subject: "backend oci".to_owned(), grade, ..told })
 }
 
 /// All policies, and what is wrong with those that cannot be used.

@@ -131,9 +131,11 @@ async fn work(
     let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes), &*person);
     tokio::pin!(working);
     let result = loop {
+        // What was done is told before what is asked next.
         tokio::select! {
-            result = &mut working => break result,
+            biased;
             Some(note) = shown.recv() => view.show(note),
+            result = &mut working => break result,
         }
     };
     while let Ok(note) = shown.try_recv() {

@@ -19,6 +19,7 @@ mod commands;
 mod denials;
 mod disguises;
 mod doctor;
+mod examples;
 mod files;
 mod happy;
 mod hostile;

@@ -16,6 +16,8 @@ impl Worker<'_> {
     pub async fn ask(&self, inquiry: &Inquiry) -> Result<String, String> {
         let (question, default) = (shown(&inquiry.question, SHOWN), shown(&inquiry.default, SHOWN));
         self.note(Note::Question { question, default: default.clone() }).await;
+        // Whoever shows notes comes first: a question is about what was done before it.
+        tokio::task::yield_now().await;
         let answered = self.session.inquire(inquiry, self.person).await;
         let (answer, by) = match &answered {
             Ok(answer) => (shown(answer, SHOWN), self.person.name()),
