@@ -104,7 +104,12 @@ impl Live {
     }
 
     fn line(&self, text: &str, look: Look) {
-        self.bar.println(screen::paint_if(true, &screen::harmless(text), look));
+        match self.bar.is_hidden() {
+            false => self.bar.println(screen::paint_if(true, &screen::harmless(text), look)),
+            // A terminal that cannot draw (TERM says so, or nothing) has lines all the same.
+            true if stderr().is_terminal() => screen::tell_as_it_is(&screen::harmless(text)),
+            true => {}
+        }
     }
 
     fn refresh(&self) {

@@ -379,9 +379,15 @@ fn a_person_at_a_terminal_sees_steps_answers_questions_and_looks_at_results() {
         {"write": {"path": "table.csv", "content": "colour,count\n{answer},3\n"}}, {"finish": "It is {answer}."},
     ]);
     let seen = typing(&Person::new(), steps, &[("it decides] ", "2\n")]);
-    for part in
-        ["in its own words: “Which colour?”", "1: red", "It is blue.", "results/table.csv", "blue    3", "code 0"]
-    {
+    for part in [
+        "• Reading sales.csv",
+        "in its own words: “Which colour?”",
+        "1: red",
+        "It is blue.",
+        "results/table.csv",
+        "blue    3",
+        "code 0",
+    ] {
         assert!(seen.contains(part), "{part}: {seen}");
     }
 }
