@@ -46,13 +46,13 @@ pub async fn no_network_tells_of_the_sandbox_before(bench: Workbench) {
         "import socket, subprocess\ns = socket.socket(socket.AF_UNIX)\ns.bind(b'\\0left')\ns.listen()\n\
          subprocess.Popen(['sleep', '100'], pass_fds=[s.fileno()], start_new_session=True)",
     ];
-    // An engine's networks are always new; what is in them is numbered by the whole machine.
-    let sockets = if bench.is_of_this_machine() { "unix" } else { "" };
+    let (sandbox, client) = bench.sandbox().await;
+    // Networks of engines and runtimes are always new; sockets in them are numbered by the whole machine.
+    let sockets = if sandbox.facts().backend == "linux" { "unix" } else { "" };
     let look = format!(
         "for f in dev snmp snmp6 netstat ip6_flowlabel {sockets}; do cat /proc/self/net/$f 2>/dev/null; done; true"
     );
     let look = look.as_str();
-    let (sandbox, client) = bench.sandbox().await;
     if has_own_kernel(sandbox.as_ref()) {
         // So has its network: there is nothing to use again.
         return;

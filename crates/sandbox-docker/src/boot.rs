@@ -93,7 +93,7 @@ fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     let mut env = of_image.clone();
-    env.extend(sandbox_linux::variables(spec));
+    env.extend(sandbox_linux::variables(spec, None));
     // Where the system's Python is the distribution's, `pip install` goes into HOME without being asked twice.
     env.entry("PIP_BREAK_SYSTEM_PACKAGES".into()).or_insert_with(|| "1".into());
     if let Some(path) = of_image.get("PATH")

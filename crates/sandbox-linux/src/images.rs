@@ -36,12 +36,12 @@ pub fn open(state: &Path, settings: ImageSettings) -> Result<Images> {
 }
 
 /// The same, where it is known whose files can be made.
-pub(crate) fn of_host(host: &Host, settings: ImageSettings) -> Result<Images> {
+pub fn of_host(host: &Host, settings: ImageSettings) -> Result<Images> {
     Ok(Images::open(&host.state, owners(host.ids), worker(), fittings(), settings)?)
 }
 
 /// What a sandbox will stand on.
-pub(crate) struct Standing<'a> {
+pub struct Standing<'a> {
     /// What was asked for, with a folder in place of a name.
     pub spec: Cow<'a, SandboxSpec>,
     /// What else comes with a name.
@@ -59,7 +59,7 @@ pub struct Named {
 }
 
 /// Looks it up. The image cannot be removed while the answer lives.
-pub(crate) fn stand<'a>(spec: &'a SandboxSpec, host: &Host) -> Result<Standing<'a>> {
+pub fn stand<'a>(spec: &'a SandboxSpec, host: &Host) -> Result<Standing<'a>> {
     let Image::Reference(name) = &spec.image else {
         return Ok(Standing { spec: Cow::Borrowed(spec), named: None, _guard: None });
     };

@@ -27,7 +27,7 @@ pub mod here;
 mod holdings;
 pub mod host;
 pub mod ids;
-mod images;
+pub mod images;
 mod java_trust;
 mod landlock;
 mod launcher;

@@ -21,7 +21,7 @@ use crate::{
     holdings,
     host::Host,
     ids::{IdMap, IdSource, SANDBOX_ID},
-    images,
+    images::{self, Named},
     layers::Layers,
     network::Kind,
     prepared::Prepared,
@@ -235,7 +235,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec, network, prepared),
+            env: environment(spec, network, prepared.named.as_ref()),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -308,11 +308,11 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
 }
 
 /// The variables that every command of such a sandbox starts with, on any backend.
-pub fn variables(spec: &SandboxSpec) -> BTreeMap<String, String> {
-    environment(spec, kind_of_network(spec), &Prepared::default())
+pub fn variables(spec: &SandboxSpec, image: Option<&Named>) -> BTreeMap<String, String> {
+    environment(spec, kind_of_network(spec), image)
 }
 
-fn environment(spec: &SandboxSpec, network: Kind, prepared: &Prepared) -> BTreeMap<String, String> {
+fn environment(spec: &SandboxSpec, network: Kind, image: Option<&Named>) -> BTreeMap<String, String> {
     let path = format!(
         "{HOME}/.venv/bin:{HOME}/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     );
@@ -336,7 +336,7 @@ fn environment(spec: &SandboxSpec, network: Kind, prepared: &Prepared) -> BTreeM
     if network == Kind::Wired {
         env.extend(proxy_variables().map(|(name, value)| (name.to_owned(), value)));
     }
-    if let Some(named) = &prepared.named {
+    if let Some(named) = image {
         env = images::beneath(env, &named.env, HOME);
     }
     env.extend(spec.env.clone());

@@ -90,7 +90,7 @@ pub fn engine(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
 /// An OCI runtime, which is looked for when somebody wants it.
 pub fn runtime(settings: &Settings) -> anyhow::Result<Arc<dyn Backend>> {
     config::prepare_state(&settings.state)?;
-    Ok(Arc::new(OciBackend::new(&settings.state, settings.oci_runtime.as_deref())?))
+    Ok(Arc::new(OciBackend::new(&settings.state, settings.oci_runtime.as_deref(), settings.images.clone())?))
 }
 
 /// The embedded backend.

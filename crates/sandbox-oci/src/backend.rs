@@ -13,13 +13,14 @@ use std::{
 use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags};
 use sandbox_core::{
-    Backend, Created, Error, Facts, Image, Policy, Probe, Progress, Recovered, Reference, Result, SandboxSpec,
-    SessionId,
+    Backend, Created, Error, Facts, Policy, Probe, Progress, Recovered, Reference, Result, SandboxSpec, SessionId,
 };
+use sandbox_image::ImageSettings;
 use sandbox_linux::{
     LEASE_VARIABLE, certificates,
     folder::{self, Lock},
     host::Host,
+    images::{self, Standing},
     prepared,
     seccomp::Chosen,
 };
@@ -51,6 +52,7 @@ struct Inner {
     /// Name or path of the runtime.
     wanted: String,
     lease: Duration,
+    images: ImageSettings,
     /// Looked at when somebody wants to know.
     found: OnceLock<std::result::Result<Found, String>>,
 }
@@ -66,7 +68,7 @@ pub struct Found {
 
 impl OciBackend {
     /// For the sandboxes in this state folder, which is the caller's with mode 0700. Nothing is looked at or started yet.
-    pub fn new(state: &Path, runtime: Option<&str>) -> Result<Self> {
+    pub fn new(state: &Path, runtime: Option<&str>, images: ImageSettings) -> Result<Self> {
         for name in ["sandboxes", "trash", "spare", "cache"] {
             let folder = state.join(name);
             fs::create_dir_all(&folder).map_err(Error::io(format!("making {}", folder.display())))?;
@@ -74,7 +76,7 @@ impl OciBackend {
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(60);
         let wanted = runtime.unwrap_or(USUAL).to_owned();
         let lease = Duration::from_secs(lease);
-        Ok(Self { inner: Arc::new(Inner { state: state.into(), wanted, lease, found: OnceLock::new() }) })
+        Ok(Self { inner: Arc::new(Inner { state: state.into(), wanted, lease, images, found: OnceLock::new() }) })
     }
 
     /// What this machine has. What is missing is looked for again: it may have been installed since.
@@ -98,12 +100,17 @@ impl OciBackend {
     }
 
     /// Plans a sandbox, with what has to be looked up or made first.
-    pub(crate) async fn plan(&self, spec: &SandboxSpec, found: &Found) -> Result<(Plan, sandbox_core::Enforcement)> {
-        let (spec, found, lease) = (spec.clone(), found.clone(), self.inner.lease);
+    pub(crate) async fn plan(
+        &self,
+        standing: &Standing<'_>,
+        found: &Found,
+    ) -> Result<(Plan, sandbox_core::Enforcement)> {
+        let (spec, named) = (standing.spec.clone().into_owned(), standing.named.clone());
+        let (found, lease) = (found.clone(), self.inner.lease);
         let plan = move || {
             let calls = Chosen::find(&spec.policy.privileges)?;
             let prepared = prepared::Prepared::for_spec(&spec, &found.host)?;
-            plan::plan(&spec, &calls, &found.host, &found.runtime, &prepared, lease)
+            plan::plan(&spec, &calls, &found.host, &found.runtime, &prepared, named.as_ref(), lease)
         };
         tokio::task::spawn_blocking(plan).await.unwrap_or_else(|error| Err(step("planning", error)))
     }
@@ -187,21 +194,21 @@ impl Backend for OciBackend {
         probe::probe(self, policies).await
     }
 
-    async fn fetch(&self, image: &Reference, _: Progress<'_>) -> Result<()> {
-        Err(no_references(image))
+    async fn fetch(&self, image: &Reference, progress: Progress<'_>) -> Result<()> {
+        let images = images::of_host(&self.found().await?.host, self.inner.images.clone())?;
+        Ok(images.fetch(image, progress).await.map(drop)?)
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Created> {
-        if let Image::Reference(image) = &spec.image {
-            return Err(no_references(image));
-        }
         let found = self.found().await?;
-        let (plan, enforcement) = self.plan(spec, &found).await?;
+        // Until it is linked to.
+        let standing = images::stand(spec, &found.host)?;
+        let (plan, enforcement) = self.plan(&standing, &found).await?;
         let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let lock = folder::make(&self.inner.state, &plan.folder)?;
         let made = async {
             folder::describe(&plan.folder, &facts)?;
-            certificates::write(spec, &plan.folder).map_err(Error::io("writing certificates"))?;
+            certificates::write(&standing.spec, &plan.folder).map_err(Error::io("writing certificates"))?;
             let keeper = self.start(&plan, &lock).await?;
             Ok(keeper)
         };
@@ -248,14 +255,6 @@ impl Backend for OciBackend {
             }
         }
         Ok(recovered)
-    }
-}
-
-fn no_references(image: &Reference) -> Error {
-    Error::Unavailable {
-        what: format!("the image {}", image.as_str()),
-        why: "images of registries are not unpacked for OCI runtimes yet".into(),
-        fix: "Use `host`, the path of a folder that holds a root file system, or the backend `docker`".into(),
     }
 }
 

@@ -31,7 +31,10 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
             Held::Kernel,
             format!("{by}: {} and {GVISORS_OWN} for gVisor itself; commands are ended before", limits.memory),
         ),
-        (true, false) => enforcement.hold(Control::Memory, Held::Kernel, format!("{by}: {}", limits.memory)),
+        (true, false) => {
+            let how = format!("{by}: {}; a command that is killed for it is not told apart from others", limits.memory);
+            enforcement.hold(Control::Memory, Held::Kernel, how);
+        }
         (false, true) => enforcement.hold(
             Control::Memory,
             Held::Supervised,
@@ -101,6 +104,10 @@ fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds, k
         (OwnIds::One, _) => (
             Held::Kernel,
             "there is one id only, which is root inside: the executor has the commands' uid, and is not dumpable",
+        ),
+        (_, User::Root) if kind == Kind::Plain => (
+            Held::Kernel,
+            "the executor has the commands' uid: it is not dumpable, but what /proc tells about it is not hidden",
         ),
         (_, User::Root) => (Held::Kernel, "the executor has the commands' uid: it is not dumpable"),
         _ => (Held::Kernel, other),

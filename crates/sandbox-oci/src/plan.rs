@@ -15,6 +15,7 @@ use sandbox_linux::{
     counts::{Counts, Memory},
     host::Host,
     ids::IdMap,
+    images::Named,
     network::Kind as Network,
     plan::{self, HISTORY, RootSource, Watch},
     prepared::Prepared,
@@ -60,6 +61,8 @@ pub struct Plan {
     pub folders: Vec<(String, u32)>,
     /// What of the cache its layers stand on.
     pub ground: Option<PathBuf>,
+    /// The image that it stands on; it is kept as long as the sandbox has a link to it.
+    pub image: Option<PathBuf>,
     /// User and group ids, where there is more than one.
     pub ids: Option<IdMap>,
     /// The root file system.
@@ -76,6 +79,8 @@ pub struct Plan {
     pub limits: CgroupLimits,
     /// Processors that it may use, where no cgroup limits them.
     pub processors: Option<usize>,
+    /// Its share of what the kernel counts for a user: names in `/proc/sys/user` of its user namespace.
+    pub counts: Vec<(String, u64)>,
     /// What the keeper has to watch.
     pub watch: Watch,
     /// What the executor is told.
@@ -91,6 +96,7 @@ pub fn plan(
     host: &Host,
     runtime: &Runtime,
     prepared: &Prepared,
+    named: Option<&Named>,
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let (policy, gvisor) = (&spec.policy, runtime.kind == Kind::Gvisor);
@@ -138,6 +144,7 @@ pub fn plan(
         folder,
         folders,
         ground: prepared.ground.clone(),
+        image: named.map(|named| named.link.clone()),
         ids,
         root,
         steps,
@@ -147,6 +154,8 @@ pub fn plan(
         // Beside the container itself there are the runtime's own processes.
         limits: if gvisor { limits } else { CgroupLimits { pids: GVISORS_THREADS, ..limits } },
         processors,
+        // gVisor counts for itself.
+        counts: if gvisor || one { Vec::new() } else { counts.of_user_namespace() },
         watch,
         boot: Boot {
             attachment: Attachment::Call {
@@ -160,7 +169,7 @@ pub fn plan(
                 Root::ReadOnly => plan::with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: plan::variables(spec),
+            env: plan::variables(spec, named),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: None,

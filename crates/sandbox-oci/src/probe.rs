@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sandbox_core::{
     Backend, Enforcement, Error, Finding, Grade, Image, Outlook, Policy, Probe, SandboxSpec, SessionId, UserId,
 };
-use sandbox_linux::{cgroup::CgroupHost, ids::IdSource};
+use sandbox_linux::{cgroup::CgroupHost, ids::IdSource, images};
 
 use crate::{
     backend::{BACKEND, Found, OciBackend, in_words},
@@ -112,7 +112,11 @@ fn cgroups(found: &Found) -> Finding {
 async fn outlook(backend: &OciBackend, found: &Found, policy: &Policy) -> Option<Outlook> {
     let spec = nobodys(policy)?;
     let name = policy.name.clone();
-    Some(match backend.plan(&spec, found).await {
+    let planned = match images::stand(&spec, &found.host) {
+        Ok(standing) => backend.plan(&standing, found).await,
+        Err(error) => Err(error),
+    };
+    Some(match planned {
         Ok((_, enforcement)) => Outlook { policy: name, enforcement, refused: None },
         Err(error) => Outlook { policy: name, enforcement: Enforcement::default(), refused: Some(error.to_string()) },
     })

@@ -65,7 +65,7 @@ fn be_victim(state: &Path) {
     let wanted = std::env::var("SANDBOX_TESTS_OCI_RUNTIME").unwrap_or_else(|_| "runsc".to_owned());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let backend = OciBackend::new(state, Some(&wanted)).expect("the backend starts");
+        let backend = OciBackend::new(state, Some(&wanted), Default::default()).expect("the backend starts");
         loop {
             let sandbox = backend.create(&spec()).await.expect("made");
             sandbox.destroy().await.expect("removed");

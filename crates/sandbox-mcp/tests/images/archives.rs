@@ -119,3 +119,23 @@ fn what_is_no_image_is_said_to_be_none() {
     assert!(here.refused(&["pull", "No Such Name"]).contains("not the name of an image"));
     assert!(Path::new(text).exists() && here.names().is_empty());
 }
+
+/// With the runtime that SANDBOX_TESTS_OCI_RUNTIME names; tests/engines/oci does.
+#[test]
+fn an_image_runs_on_an_oci_runtime() {
+    let Ok(runtime) = std::env::var("SANDBOX_TESTS_OCI_RUNTIME") else { return };
+    let here = Here::new().with("SANDBOX_MCP_OCI_RUNTIME", &runtime).with("SANDBOX_MCP_BACKEND", "oci");
+    here.ok(&["pull", &saved(&here, &Image::small())]);
+    let script = "cat /etc/upper; ls -A /emptied; test -e /gone || echo gone; echo $OF_THE_IMAGE $PATH; pwd; id -u; \
+                  touch /x 2>/dev/null || echo frozen";
+    // A runtime shows a single id as root, who is nobody outside.
+    let user = if has_several_ids() { 1000 } else { 0 };
+    let expected = format!(
+        "upper\nnew\nsame\ngone\nyes /home/sandbox/.venv/bin:/home/sandbox/.local/bin:/bin:/extra\n/workspace\n{user}\nfrozen\n"
+    );
+    assert_eq!(here.sh("small:1", script), expected);
+    let writable = ["exec", "--policy", "yolo-4", "--image", "small:1", "--", "sh", "-c"];
+    let change = "echo mine > /etc/sign && rm /bin/ls && cat /etc/sign";
+    assert_eq!(here.ok(&[&writable[..], &[change]].concat()), "mine\n");
+    assert_eq!(here.sh("small:1", "ls -d /bin/ls"), "/bin/ls\n");
+}

@@ -119,8 +119,9 @@ fn prepare(plan: &Plan) -> Result<Prepared, String> {
 }
 
 fn make_folders(plan: &Plan) -> io::Result<()> {
-    if let Some(ground) = &plan.ground {
-        symlink(ground, plan.folder.join(ground::LINK))?;
+    let links = [(&plan.ground, ground::LINK), (&plan.image, sandbox_image::LINK)];
+    for (to, name) in links.into_iter().filter_map(|(to, name)| Some((to.as_deref()?, name))) {
+        symlink(to, plan.folder.join(name))?;
     }
     plan.folders.iter().try_for_each(|(name, owner)| birth::make_folder(&plan.folder.join(name), *owner))
 }

@@ -91,7 +91,7 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let waiting = Rc::new(Waiting::default());
     let (removal, mut told) = (Rc::new(Notify::new()), signal(SignalKind::terminate())?);
     let first = tokio::select! {
-        first = accept(&inner) => first.and_then(|first| start::weigh(plan).map(|()| first)).map_err(|error| format!("waiting for the executor failed: {error}")),
+        first = accept(&inner) => first.and_then(|first| begin(plan, first)).map_err(|error| format!("waiting for the executor failed: {error}")),
         _ = ended.readable() => Err("it ended".to_owned()),
         () = tokio::time::sleep(plan.patience) => Err(format!("the executor is not ready after {:?}", plan.patience)),
     };
@@ -132,6 +132,13 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
         remove(plan, asking);
     }
     Ok(())
+}
+
+/// What is done once the executor runs, before anybody gets its first connection.
+fn begin(plan: &Plan, first: OwnedFd) -> io::Result<OwnedFd> {
+    start::weigh(plan)?;
+    start::share(plan, &first)?;
+    Ok(first)
 }
 
 /// Keeps what a runtime complains about, the last of it.

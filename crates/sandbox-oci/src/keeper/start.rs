@@ -2,8 +2,12 @@
 //! nobody else sees, in the sandbox's cgroup, and killed with its keeper.
 
 use std::{
-    fs, io,
-    os::{fd::OwnedFd, unix::process::CommandExt},
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -12,8 +16,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     mount::{MountFlags, MountPropagationFlags},
     pipe::PipeFlags,
-    process::Signal,
-    thread::UnshareFlags,
+    process::{Signal, WaitId, WaitIdOptions},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 use sandbox_linux::{
     cgroup::CgroupHost,
@@ -135,6 +139,36 @@ pub fn weigh(plan: &Plan) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives the sandbox its share of what the kernel counts for a user. Only from within its user namespace can that be said,
+/// and a runtime lets nobody in there say it.
+pub fn share(plan: &Plan, executor: &OwnedFd) -> io::Result<()> {
+    if plan.counts.is_empty() {
+        return Ok(());
+    }
+    let executor = rustix::net::sockopt::socket_peercred(executor)?.pid;
+    let namespace = File::open(format!("/proc/{}/ns/user", executor.as_raw_nonzero()))?;
+    match sys::clone(0, None)? {
+        Cloned::Child => {
+            let shared = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
+                .map_err(io::Error::from)
+                .and_then(|()| {
+                    let mut counts = plan.counts.iter();
+                    counts.try_for_each(|(name, count)| {
+                        fs::write(Path::new("/proc/sys/user").join(name), count.to_string())
+                    })
+                });
+            sys::exit_now(shared.map_or(1, |()| 0))
+        }
+        Cloned::Parent { pidfd, .. } => {
+            let ended = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            match ended.and_then(|ended| ended.exit_status()) {
+                Some(0) => Ok(()),
+                _ => Err(io::Error::other("its share of watches could not be set")),
+            }
+        }
+    }
 }
 
 /// With a `/proc` of the new PID namespace, in which numbers are as we count them.

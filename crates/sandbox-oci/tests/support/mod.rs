@@ -79,7 +79,12 @@ impl Stage {
 
     /// What is being tried.
     pub fn backend(&self) -> OciBackend {
-        OciBackend::new(&self.state(), Some(&self.wanted)).expect("the backend starts")
+        OciBackend::new(&self.state(), Some(&self.wanted), Default::default()).expect("the backend starts")
+    }
+
+    /// Whether the runtime brings a kernel of its own.
+    pub fn is_gvisor(&self) -> bool {
+        self.wanted.ends_with("runsc")
     }
 
     /// Leaves nothing, and ends this program.
