@@ -54,7 +54,8 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
     match (gvisor, covers.pids) {
         (true, _) => {
             let how = format!(
-                "gVisor's kernel refuses more than {}, give or take those that start at the same moment",
+                "gVisor's kernel refuses more than {}, give or take those that start at the same moment; a sandbox that starts \
+                 them without end can keep it from answering until it is ended",
                 limits.pids
             );
             enforcement.hold(Control::Pids, Held::Supervised, how)
