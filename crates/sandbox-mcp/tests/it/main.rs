@@ -15,6 +15,7 @@ mod visitor;
 mod agents;
 mod arguments;
 mod asking;
+mod budget;
 mod commands;
 mod denials;
 mod disguises;
