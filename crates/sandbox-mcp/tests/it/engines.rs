@@ -26,10 +26,15 @@ fn engine() -> Option<String> {
 /// What the task of the CSV file comes to in the engine.
 async fn works(agent: &str, image: &str, model: &Server) -> Option<(Value, Client)> {
     let (engine, folder) = (engine()?, programs()?);
-    let docker = [("SANDBOX_MCP_BACKEND", "docker"), ("DOCKER_HOST", engine.as_str())];
+    let image = format!("localhost/sandbox-mcp/{image}");
+    let docker = [
+        ("SANDBOX_MCP_BACKEND", "docker"),
+        ("DOCKER_HOST", engine.as_str()),
+        ("SANDBOX_MCP_ALLOWED_IMAGES", image.as_str()),
+    ];
     let client = with_programs(&folder, model, &docker).await;
     let mut task = sales(agent);
-    task["image"] = json!(format!("localhost/sandbox-mcp/{image}"));
+    task["image"] = json!(image);
     // The level that reaches nothing: only the model, by the way that the task brings along.
     task["yolo_level"] = json!(1);
     let done = finished(&client, task).await;
