@@ -7,7 +7,7 @@ use crate::{
     results::{Part, Results},
     scale::{Crowd, Footprints, Rates},
     starts::names::*,
-    way_out,
+    tasks, way_out,
 };
 
 /// One number to reach.
@@ -85,6 +85,7 @@ pub fn goals(results: &Results) -> Vec<Goal> {
     all.extend(transfers(results));
     all.extend(way_out::page::goals(&results.way_out));
     all.extend(engines(results));
+    all.extend(tasks::goals(&results.tasks, &results.claude_code));
     all
 }
 

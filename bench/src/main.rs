@@ -9,6 +9,7 @@ mod goals;
 mod machine;
 mod mcp;
 mod memory;
+mod model;
 mod ours;
 mod plot;
 mod program;
@@ -16,6 +17,7 @@ mod results;
 mod rivals;
 mod scale;
 mod starts;
+mod tasks;
 mod way_out;
 
 use std::{
@@ -58,11 +60,17 @@ struct Arguments {
     /// The engine knows gVisor as `runsc`.
     #[arg(long)]
     gvisor: bool,
+    /// A folder that has Claude Code in it, as `sandbox-mcp agents install` leaves it.
+    #[arg(long)]
+    agents: Option<PathBuf>,
+    /// Why there is none.
+    #[arg(long, default_value = "not asked for")]
+    no_agents: String,
     /// Few rounds and small numbers: shows that everything works, not how fast.
     #[arg(long)]
     short: bool,
     /// Measure this part only: starts, commands, "starts at once", rates, memory, crowd, files, "way out", engines, gvisor,
-    /// images or loads.
+    /// images, loads, tasks or "claude code".
     #[arg(long)]
     only: Option<String>,
 }
@@ -80,6 +88,8 @@ struct Size {
     way_out: way_out::Size,
     engine_rounds: usize,
     loads: usize,
+    tasks: usize,
+    claude_code: usize,
 }
 
 const FULL: Size = Size {
@@ -94,6 +104,8 @@ const FULL: Size = Size {
     way_out: way_out::Size { rounds: 4, bytes: 500_000_000, connects: 200, held: 1000 },
     engine_rounds: 15,
     loads: 5,
+    tasks: 40,
+    claude_code: 10,
 };
 const SHORT: Size = Size {
     rounds: 5,
@@ -107,6 +119,8 @@ const SHORT: Size = Size {
     way_out: way_out::Size { rounds: 1, bytes: 100_000_000, connects: 20, held: 200 },
     engine_rounds: 2,
     loads: 1,
+    tasks: 3,
+    claude_code: 1,
 };
 
 fn main() -> Result<()> {
@@ -160,8 +174,12 @@ fn measure(arguments: &Arguments) -> Result<Results> {
             Engines { docker: none(), gvisor: none(), images: none(), loads: none() }
         }
     };
+    let agents = arguments.agents.clone().ok_or_else(|| format!("{}: {NOT_HERE}", arguments.no_agents));
+    let tasks = tasks::Field { sandbox_mcp: &arguments.sandbox_mcp, folder, agents };
     Ok(Results {
         engines,
+        tasks: part.measure("tasks", || tasks.own(size.tasks)),
+        claude_code: part.measure("claude code", || tasks.claude_code(size.claude_code)),
         machine,
         cold: part.measure("starts", || starts::cold(&field, size.rounds)),
         live: part.measure("commands", || starts::live(&field, size.execs, size.rounds_at_once)),

@@ -79,6 +79,44 @@ impl Server {
         self.call("run_command", json!({ "session_id": session, "command": command, "wait_seconds": 60 }))
     }
 
+    /// `execute_task`; what came of it, however long it takes.
+    pub fn task(&mut self, arguments: Value) -> Result<Value> {
+        let done = self.call("execute_task", arguments)?;
+        self.finished(done)
+    }
+
+    /// The same for all of these at once.
+    pub fn tasks(&mut self, all: Vec<Value>) -> Result<Vec<Value>> {
+        let count = all.len();
+        let first = self.last_id + 1;
+        for arguments in all {
+            self.last_id += 1;
+            let params = json!({ "name": "execute_task", "arguments": arguments });
+            self.send(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": "tools/call", "params": params }))?;
+        }
+        let mut answers = Vec::with_capacity(count);
+        while answers.len() < count {
+            let mut message = self.hear("execute_task")?;
+            if message["id"].as_u64().is_some_and(|id| id >= first) {
+                answers.push(message["result"]["structuredContent"].take());
+            }
+        }
+        answers.into_iter().map(|done| self.finished(done)).collect()
+    }
+
+    /// Removes the sandbox of a task.
+    pub fn remove(&mut self, done: &Value) -> Result<()> {
+        self.call("cleanup_session", json!({ "session_id": done["session_id"] })).map(drop)
+    }
+
+    fn finished(&mut self, mut done: Value) -> Result<Value> {
+        while done["status"] == "running" {
+            let asked = json!({ "session_id": done["session_id"], "wait_seconds": 8 });
+            done = self.call("get_sandbox_status", asked)?["sandboxes"][0]["task"].take();
+        }
+        Ok(done)
+    }
+
     /// Its process.
     pub fn process(&self) -> u32 {
         self.child.id()
@@ -94,9 +132,7 @@ impl Server {
         self.last_id += 1;
         self.send(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }))?;
         loop {
-            let mut line = String::new();
-            ensure!(self.answers.read_line(&mut line)? > 0, "the server closed its output during {method}");
-            let mut message: Value = serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))?;
+            let mut message = self.hear(method)?;
             if message["id"] != json!(self.last_id) {
                 continue;
             }
@@ -105,6 +141,12 @@ impl Server {
             }
             return Ok(message["result"].take());
         }
+    }
+
+    fn hear(&mut self, method: &str) -> Result<Value> {
+        let mut line = String::new();
+        ensure!(self.answers.read_line(&mut line)? > 0, "the server closed its output during {method}");
+        serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))
     }
 
     fn send(&mut self, message: &Value) -> Result<()> {

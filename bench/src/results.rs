@@ -10,6 +10,7 @@ use crate::{
     machine::Machine,
     scale::{Crowd, Footprint, Footprints, Rates},
     starts::MANY,
+    tasks::Tasks,
     way_out::{self, WayOut},
 };
 
@@ -43,6 +44,10 @@ pub struct Results {
     pub way_out: Part<WayOut>,
     /// Other engines, and images.
     pub engines: Engines,
+    /// Tasks of the built-in agent.
+    pub tasks: Part<Tasks>,
+    /// Tasks of Claude Code.
+    pub claude_code: Part<Vec<Row>>,
 }
 
 impl Results {
@@ -62,6 +67,8 @@ impl Results {
             self.crowd.as_ref().err(),
             self.transfers.as_ref().err(),
             self.way_out.as_ref().err(),
+            self.tasks.as_ref().err(),
+            self.claude_code.as_ref().err().filter(|why| !why.ends_with(NOT_HERE)),
         ];
         // Without an engine there is nothing to compare these with.
         let engines = self.engines.parts().into_iter().filter_map(|(_, part)| part.as_ref().err());
@@ -98,6 +105,9 @@ impl Results {
         for (title, part) in self.engines.parts() {
             section(&mut page, title, part.as_deref());
         }
+        let title = "Tasks of the built-in agent, whose model answers at once (first output: the model is reached)";
+        section(&mut page, title, self.tasks.as_ref().map(|tasks| tasks.own.as_slice()));
+        section(&mut page, "The same task for Claude Code", self.claude_code.as_deref());
         page
     }
 

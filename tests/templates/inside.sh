@@ -56,5 +56,7 @@ cpp)
     cmake -G Ninja -B build . >/dev/null && cmake --build build >/dev/null && [ "$(build/hello)" = 42 ]
     version gdb --version
     ;;
+claude-code) version claude --version ;;
+opencode) version opencode --version && version rg --version ;;
 *) fail "nobody knows $name" ;;
 esac

@@ -60,8 +60,9 @@ pub use record::{Record, Verdict};
 pub use resolver::{Resolver, ResolverError, THIS_MACHINE};
 pub use rules::{Decision, Effect, Reason, Rule, Rules, Scope};
 pub use secrets::{
-    AuthorityError, Basis, Budget, FinderError, Follower, Leak, Loan, OnLeak, OnSpent, Placed, PlainHttp, Scheme,
-    Secret, Secrets, SecretsError, Service, Spent, Trust, TrustError, Upstream, UpstreamError, Usage, Value, Vault,
+    AuthorityError, Basis, Budget, FinderError, Follower, Leak, Leave, Leaving, Loan, NoLeave, OnLeak, OnSpent, Placed,
+    PlainHttp, Question, Scheme, Secret, Secrets, SecretsError, Service, Spent, Trust, TrustError, Upstream,
+    UpstreamError, Usage, Value, Vault,
 };
 pub use stand_in::StandIns;
 pub use target::{Protocol, Target, TargetError};

@@ -189,13 +189,19 @@ impl Engine {
             Err(stopped) => return refused(&stopped),
         };
         let mut sender = sender.lock().await;
-        sender.ready().await?;
+        if let Err(error) = sender.ready().await {
+            returning.failed(&error);
+            return Err(error);
+        }
         match sender.send_request(request).await {
             Ok(response) => Ok(returning.take(response).map(Either::Left)),
             // A body may be stopped in the middle.
             Err(error) => match error.source().and_then(|source| source.downcast_ref()) {
                 Some(stopped) => refused(stopped),
-                None => Err(error),
+                None => {
+                    returning.failed(&error);
+                    Err(error)
+                }
             },
         }
     }

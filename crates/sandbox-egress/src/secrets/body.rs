@@ -5,11 +5,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     Alarm, Kept, Stopped,
@@ -21,6 +22,9 @@ use super::{
 use crate::{Reason, Target};
 
 type BodyError = Box<dyn Error + Send + Sync>;
+
+/// Time for a body that is held whole to arrive.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks for placeholders that may not go where they are going.
 pub(crate) struct Watch {
@@ -67,8 +71,11 @@ pub(crate) struct Outgoing {
     watch: Option<Watch>,
     replacer: Option<Replacer>,
     /// Held as long as the body is.
-    _place: Option<OwnedSemaphorePermit>,
+    place: Option<OwnedSemaphorePermit>,
 }
+
+/// A body that has arrived, and the place that it takes.
+pub(super) type Gathered = (Bytes, Option<OwnedSemaphorePermit>);
 
 impl Outgoing {
     /// As it is.
@@ -77,11 +84,32 @@ impl Outgoing {
     }
 
     pub(super) fn new(body: Incoming, watch: Option<Watch>, plan: Option<Arc<Plan>>) -> Self {
-        Self { body: Either::Left(body), watch, replacer: plan.map(Replacer::new), _place: None }
+        Self { body: Either::Left(body), watch, replacer: plan.map(Replacer::new), place: None }
     }
 
     pub(super) fn whole(body: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
-        Self { body: Either::Right(Full::new(body)), watch: None, replacer: None, _place: place }
+        Self { body: Either::Right(Full::new(body)), watch: None, replacer: None, place }
+    }
+
+    /// All of it, if it is not longer than this, when there are so many places for it.
+    pub(super) async fn gather(mut self, places: &Arc<Semaphore>, many: u32, most: u64) -> Result<Gathered, Stopped> {
+        let place = self.place.take();
+        let arriving = async {
+            let place = match place {
+                Some(place) => Some(place),
+                None => Arc::clone(places).acquire_many_owned(many).await.ok(),
+            };
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            Limited::new(self, most).collect().await.map(|body| (body.to_bytes(), place))
+        };
+        match tokio::time::timeout(PATIENCE, arriving).await {
+            Ok(Ok(gathered)) => Ok(gathered),
+            Ok(Err(error)) => {
+                let stopped = error.downcast::<Stopped>();
+                Err(stopped.map_or_else(|_| Stopped::new(Reason::NotARequest), |stopped| *stopped))
+            }
+            Err(_) => Err(Stopped::new(Reason::NotARequest)),
+        }
     }
 
     /// What becomes of a piece; nothing if all of it is held back.

@@ -40,7 +40,7 @@ pub use self::{
     budget::Budget,
     error::SecretsError,
     find::FinderError,
-    follow::Follower,
+    follow::{Follower, Leave, Leaving, NoLeave, Question},
     loan::Loan,
     secret::{Placed, PlainHttp, Secret, Usage, Value},
     service::{Scheme, Service, Upstream, UpstreamError},

@@ -2,18 +2,27 @@
 
 use std::{fmt, sync::Arc};
 
-use hyper::{Request, Response, StatusCode, body::Incoming, header};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Body, Incoming},
+    header,
+};
 
 use super::{
-    Alarm, Answer, Kept, Outgoing, PlainHttp, Scheme, Secrets, Upstream,
+    Alarm, Answer, Kept, Outgoing, PlainHttp, Question, Scheme, Secrets, Upstream, WHOLE_BODIES,
     body::Watch,
-    follow::Followed,
+    follow::{Followed, NoLeave},
     hide::{self, Hidden},
     joined,
     put::{Put, Values},
     spent::Meter,
 };
 use crate::{Reason, Refusal, Target};
+
+/// The longest question that somebody who follows a service is shown, and with it the longest that is asked.
+const LARGEST_QUESTION: u64 = 32 << 20;
+/// So much of one takes one of the places for bodies that are held whole.
+const QUESTION_PLACE: u64 = 2 << 20;
 
 /// One connection to a target over which requests go.
 pub(crate) struct Passage {
@@ -87,15 +96,16 @@ impl Passage {
     /// A request as it goes out, and what must not come back in its answer.
     pub(crate) async fn put(&self, request: Request<Incoming>) -> Result<(Request<Outgoing>, Returning), Stopped> {
         let Some(here) = &self.secrets else { return Ok((request.map(Outgoing::untouched), Returning::default())) };
-        let followed = here.may_spend()?;
+        here.may_spend()?;
         if let Some(secret) = here.plain {
             return Err(here.kept.stop(secret, Reason::SecretInPlain, &self.target));
         }
         let Some(hidden) = &here.hidden else {
             return Ok((request.map(|body| Outgoing::new(body, self.watch(), None)), Returning::default()));
         };
-        let sent = hyper::body::Body::size_hint(request.body()).exact().unwrap_or(0);
+        let sent = request.body().size_hint().exact().unwrap_or(0);
         let (request, credentials) = Put::new(&here.kept, &here.values).into_request(request, self.watch()).await?;
+        let (request, followed) = here.ask(request).await?;
         let meter = here.service.map(|service| (Arc::clone(&here.kept), service, sent, followed));
         Ok((request, Returning { hidden: Some(hidden.and(credentials)), meter }))
     }
@@ -137,11 +147,28 @@ impl Here {
         Self { kept: Arc::clone(kept), minds, values, plain, service, hidden }
     }
 
-    fn may_spend(&self) -> Result<Option<Followed>, Stopped> {
-        let Some(serving) = self.service.and_then(|service| self.kept.services.get(service)) else { return Ok(None) };
-        let stopped = |words| Stopped { reason: Reason::BudgetSpent, secret: None, words: Some(words) };
-        self.kept.budget.allows(&serving.service.name).map_err(stopped)?;
-        self.kept.follower.as_ref().map(Followed::begin).transpose().map_err(stopped)
+    fn may_spend(&self) -> Result<(), Stopped> {
+        let Some(serving) = self.service.and_then(|service| self.kept.services.get(service)) else { return Ok(()) };
+        self.kept.budget.allows(&serving.service.name).map_err(Stopped::too_dear)
+    }
+
+    /// Asks whoever follows the service, who wants to see all of a request.
+    async fn ask(&self, request: Request<Outgoing>) -> Result<(Request<Outgoing>, Option<Followed>), Stopped> {
+        let Some(follower) = self.kept.follower.as_ref().filter(|_| self.service.is_some()) else {
+            return Ok((request, None));
+        };
+        let (mut parts, body) = request.into_parts();
+        let (empty, size) = (body.is_end_stream(), body.size_hint().exact().unwrap_or(LARGEST_QUESTION));
+        let many = u32::try_from(size / QUESTION_PLACE).unwrap_or(u32::MAX).clamp(1, WHOLE_BODIES as u32);
+        let (body, place) = body.gather(&self.kept.whole_bodies, many, LARGEST_QUESTION).await?;
+        let question = Question { method: parts.method.as_str(), path: parts.uri.path(), body: &body };
+        let (followed, other) = Followed::begin(follower, question).await?;
+        let body = other.map_or(body, Into::into);
+        if !empty {
+            parts.headers.remove(header::TRANSFER_ENCODING);
+            parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        Ok((Request::from_parts(parts, Outgoing::whole(body, place)), Some(followed)))
     }
 }
 
@@ -154,6 +181,13 @@ pub(crate) struct Returning {
 }
 
 impl Returning {
+    /// There is no answer.
+    pub(crate) fn failed(&self, why: &hyper::Error) {
+        if let Some((.., Some(followed))) = &self.meter {
+            followed.failed(&why.to_string());
+        }
+    }
+
     /// The answer as it may be seen inside.
     pub(crate) fn take(self, mut response: Response<Incoming>) -> Response<Answer> {
         let Some(hidden) = self.hidden else { return response.map(Answer::untouched) };
@@ -161,7 +195,7 @@ impl Returning {
         let meter =
             self.meter.map(|(kept, service, sent, followed)| Meter::new(kept, service, sent, &response, followed));
         let readable = hide::is_readable(response.headers());
-        let plan = hidden.plan().filter(|_| readable && !hyper::body::Body::is_end_stream(response.body()));
+        let plan = hidden.plan().filter(|_| readable && !response.body().is_end_stream());
         if plan.is_some() {
             // What is put in place may have another length.
             response.headers_mut().remove(header::CONTENT_LENGTH);
@@ -175,11 +209,24 @@ impl Stopped {
         Self { reason, secret: None, words: None }
     }
 
+    fn too_dear(words: String) -> Self {
+        Self { words: Some(words), ..Self::new(Reason::BudgetSpent) }
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         match self.reason {
             Reason::BudgetSpent => StatusCode::TOO_MANY_REQUESTS,
             Reason::NotARequest => StatusCode::BAD_REQUEST,
             _ => StatusCode::FORBIDDEN,
+        }
+    }
+}
+
+impl From<NoLeave> for Stopped {
+    fn from(no: NoLeave) -> Self {
+        match no {
+            NoLeave::TooDear(words) => Self::too_dear(words),
+            NoLeave::Unfit(words) => Self { words: Some(words), ..Self::new(Reason::NotARequest) },
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Puts values into a request: where placeholders stand, and as headers that we set.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use http_body_util::BodyExt;
 use hyper::{
     Request,
     body::{Body, Bytes, Incoming},
@@ -24,8 +23,6 @@ const LARGEST: u64 = 1 << 20;
 /// How often something is replaced in one request: a value is longer than what stands for it, and what is sent is not to
 /// grow without bound.
 pub(super) const MOST: usize = 64;
-/// Time for a body that is held whole to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The values that go out on one connection.
 pub(super) struct Values {
@@ -169,18 +166,8 @@ impl<'a> Put<'a> {
         watch: Option<Watch>,
         plan: &Arc<Plan>,
     ) -> Result<Outgoing, Stopped> {
-        let arriving = async {
-            let place = Arc::clone(&self.kept.whole_bodies).acquire_owned().await.ok();
-            Outgoing::new(body, watch, None).collect().await.map(|body| (body.to_bytes(), place))
-        };
-        let (body, place) = match tokio::time::timeout(PATIENCE, arriving).await {
-            Ok(Ok(arrived)) => arrived,
-            Ok(Err(error)) => {
-                let stopped = error.downcast::<Stopped>();
-                return Err(stopped.map_or_else(|_| Stopped::new(Reason::NotARequest), |stopped| *stopped));
-            }
-            Err(_) => return Err(Stopped::new(Reason::NotARequest)),
-        };
+        let outgoing = Outgoing::new(body, watch, None);
+        let (body, place) = outgoing.gather(&self.kept.whole_bodies, 1, LARGEST).await?;
         let (body, count) = plan.replace(&body);
         self.counted(count)?;
         headers.insert(header::CONTENT_LENGTH, body.len().into());

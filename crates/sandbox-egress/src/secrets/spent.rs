@@ -89,8 +89,8 @@ impl Drop for Meter {
         let spent = self.account.take().and_then(|account| account.close(&serving.service.name, self.sent));
         let Some(spent) = spent else { return };
         (self.kept.on_spent)(&spent);
-        if let Some(follower) = &self.kept.follower {
-            follower.spent(&spent);
+        if let Some(followed) = &self.followed {
+            followed.spent(&spent);
         }
     }
 }

@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use hyper::body::Bytes;
-use sandbox_egress::{Basis, Budget, Follower, PlainHttp, Secret, Service, Spent, Trust, Upstream, Vault};
+use sandbox_egress::{
+    Basis, Budget, Follower, Leave, Leaving, NoLeave, PlainHttp, Question, Secret, Service, Spent, Trust, Upstream,
+    Vault,
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -181,26 +184,34 @@ impl Notes {
 }
 
 impl Follower for Notes {
-    fn ask(&self) -> Result<(), String> {
-        match self.empty.load(Ordering::Relaxed) {
-            true => Err("nothing is left".to_owned()),
+    fn ask<'a>(&'a self, question: Question<'a>) -> Leaving<'a> {
+        let answer = match self.empty.load(Ordering::Relaxed) {
+            true => Err(NoLeave::TooDear("nothing is left".to_owned())),
             false => {
-                self.add("asked");
-                Ok(())
+                self.add(format!("{} {} {}", question.method, question.path, String::from_utf8_lossy(question.body)));
+                let body = (!question.body.is_empty()).then(|| b"something else".to_vec());
+                Ok(Leave { number: 7, body })
             }
-        }
+        };
+        Box::pin(async { answer })
     }
 
-    fn answered(&self, status: u16) {
-        self.add(status.to_string());
+    fn answered(&self, number: u64, status: u16) {
+        self.add(format!("{number}: {status}"));
     }
 
-    fn heard(&self, _: usize) {}
+    fn heard(&self, _: u64, _: usize) {}
 
-    fn spent(&self, _: &Spent) {}
+    fn spent(&self, number: u64, spent: &Spent) {
+        self.add(format!("{number}: {} tokens", spent.output));
+    }
 
-    fn over(&self) {
-        self.add("over");
+    fn failed(&self, number: u64, _: &str) {
+        self.add(format!("{number} failed"));
+    }
+
+    fn over(&self, number: u64) {
+        self.add(format!("{number} over"));
     }
 
     fn unreached(&self, _: &str) {
@@ -229,11 +240,27 @@ async fn a_service_is_lent_for_a_while_and_followed() {
     while notes.all().len() < 3 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(notes.all(), ["asked", "200", "over"]);
+    assert_eq!(notes.all(), ["GET /x ", "7: 200", "7 over"]);
+    let asked = "Host: 127.0.0.1:3128\r\nConnection: close\r\n";
+    for sent in ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"] {
+        notes.said.lock().unwrap().clear();
+        let request = format!("POST {}/message HTTP/1.1\r\n{asked}{sent}", loan.path());
+        assert!(scene.world.say(request.as_bytes()).await.contains("input_tokens"));
+        let seen = scene.far.seen();
+        assert!(
+            seen.contains("something else") && seen.contains("content-length: 14") && !seen.contains("hello"),
+            "{seen}"
+        );
+        while notes.all().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(notes.all(), ["POST /message hello", "7: 200", "7: 22 tokens", "7 over"]);
+    }
+    notes.said.lock().unwrap().clear();
     notes.empty.store(true, Ordering::Relaxed);
     let answer = scene.get(&path, "").await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("nothing is left"), "{answer}");
-    assert_eq!(notes.all().len(), 3);
+    assert_eq!(notes.all().len(), 0);
     scene.get(&format!("{}/x", other.path()), "").await;
     assert_eq!(nowhere.all(), ["unreached"]);
     drop(loan);

@@ -51,7 +51,9 @@ pub async fn server(settings: &[(&'static str, String)], more: &[(&str, &str)]) 
 
 /// What came of a task, however long it takes.
 pub async fn finished(client: &Client, task: Value) -> Value {
-    let mut done = client.call("execute_task", task).await.value;
+    let begun = client.call("execute_task", task).await;
+    assert!(begun.value.is_object(), "{}", begun.text);
+    let mut done = begun.value;
     while done["status"] == "running" {
         let asked = json!({"session_id": done["session_id"], "wait_seconds": 8});
         done = client.ok("get_sandbox_status", asked).await["sandboxes"][0]["task"].clone();

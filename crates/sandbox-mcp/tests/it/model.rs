@@ -24,6 +24,8 @@ pub enum Say {
     Stop(&'static str, Vec<Value>),
     /// The same, reading and writing so many tokens.
     Costly(u64, u64, Vec<Value>),
+    /// The same after a while, but never longer than what was asked for.
+    Obedient(Duration, u64, u64, Vec<Value>),
     /// An error.
     Status(u16, &'static str, String),
     /// The beginning of an answer, and then the connection ends.
@@ -150,6 +152,11 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Mutex<Vec<Reques
             Say::Turn(blocks) => answer(blocks, None, usual),
             Say::Stop(reason, blocks) => answer(blocks, Some(reason), usual),
             Say::Costly(input, output, blocks) => answer(blocks, None, (*input, *output)),
+            Say::Obedient(time, input, output, blocks) => {
+                tokio::time::sleep(*time).await;
+                let most = request.body["max_tokens"].as_u64().unwrap_or(u64::MAX);
+                answer(blocks, None, (*input, most.min(*output)))
+            }
             Say::Whole(blocks) if chat => whole(&chat_whole(blocks, usual)),
             Say::Whole(blocks) => whole(&message(blocks, None, usual)),
             Say::Slow(time, blocks) => {

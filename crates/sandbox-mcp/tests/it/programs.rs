@@ -22,7 +22,7 @@ const PROGRAMS: [&str; 2] = ["claude-code", "opencode"];
 const PLACEHOLDER: &str = "the-key-stays-outside";
 
 /// Where the programs are; nothing if these tests cannot run.
-fn programs() -> Option<PathBuf> {
+pub fn programs() -> Option<PathBuf> {
     let folder = std::env::var_os("SANDBOX_TESTS_AGENTS").map(PathBuf::from);
     let required = std::env::var("SANDBOX_TESTS_REQUIRE").unwrap_or_default();
     if folder.is_none() {
@@ -33,7 +33,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// A server of ours that has the programs and asks this model.
-async fn with_programs(folder: &PathBuf, model: &Server, more: &[(&str, &str)]) -> Client {
+pub async fn with_programs(folder: &PathBuf, model: &Server, more: &[(&str, &str)]) -> Client {
     with_settings(folder, &model.settings(), more).await
 }
 
@@ -76,7 +76,7 @@ bars = "".join(f'<rect x="{20 + 60 * n}" y="{300 - total}" width="40" height="{t
 open("chart.svg", "w").write(f'<svg xmlns="http://www.w3.org/2000/svg" width="200" height="300">{bars}</svg>')
 "##;
 
-fn analyse(asked: &Asked<'_>) -> Say {
+pub fn analyse(asked: &Asked<'_>) -> Say {
     Say::Turn(match asked.step {
         0 => vec![text("I write a program for that."), write(asked, "/workspace/analyse.py", ANALYSE)],
         1 => vec![bash(asked, "python3 analyse.py && cat report.md")],
@@ -84,14 +84,14 @@ fn analyse(asked: &Asked<'_>) -> Say {
     })
 }
 
-fn sales(program: &str) -> Value {
+pub fn sales(program: &str) -> Value {
     let mut task = task(program, "Sum up the sales by month and draw a chart");
     let content = "month,region,sum\njan,north,120\njan,south,80\nfeb,north,150\nfeb,south,95\n";
     task["files"] = json!([{"path": "sales.csv", "content": content}]);
     task
 }
 
-async fn sales_are_right(client: &Client, done: &Value) {
+pub async fn sales_are_right(client: &Client, done: &Value) {
     assert_eq!((&done["status"], &done["error"]), (&json!("completed"), &Value::Null), "{done}");
     assert!(done["output"].as_str().unwrap().contains("January came to 200"), "{done}");
     assert_eq!(done["files_created"], json!(["analyse.py", "chart.svg", "report.md"]), "{done}");
@@ -167,13 +167,14 @@ async fn a_server_that_does_everything_wrong_first_is_asked_again_by_programs() 
 #[tokio::test]
 async fn a_model_that_falls_silent_is_noticed() {
     let Some(folder) = programs() else { return };
-    for (program, say) in [("claude-code", Say::Hang), ("opencode", Say::Silence)] {
+    let noticed = async |program: &str, say: Say| {
         let model = Server::start(move |_| say.clone()).await;
-        let client = with_programs(&folder, &model, &[("SANDBOX_MCP_MODEL_IDLE_SECONDS", "30")]).await;
+        let client = with_programs(&folder, &model, &[("SANDBOX_MCP_MODEL_IDLE_SECONDS", "20")]).await;
         let done = finished(&client, task(program, "say hello")).await;
         let why = done["error"].as_str().unwrap_or_default();
-        assert!(done["status"] == "failed" && why.contains("said nothing for 30 s"), "{done}");
-    }
+        assert!(done["status"] == "failed" && why.contains("said nothing for 20 s"), "{done}");
+    };
+    tokio::join!(noticed("claude-code", Say::Hang), noticed("opencode", Say::Silence));
 }
 
 #[tokio::test]

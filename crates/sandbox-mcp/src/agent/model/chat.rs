@@ -14,7 +14,7 @@ const MOST_CALLS: usize = 200;
 
 /// Under which name the longest answer is told: OpenAI has changed it, the others have not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
+pub(in crate::agent) enum Length {
     Tokens,
     CompletionTokens,
 }
@@ -26,7 +26,8 @@ impl Length {
         if host == "api.openai.com" { Self::CompletionTokens } else { Self::Tokens }
     }
 
-    fn name(self) -> &'static str {
+    /// In a question.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "max_tokens",
             Self::CompletionTokens => "max_completion_tokens",

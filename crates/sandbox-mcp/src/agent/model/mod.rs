@@ -24,6 +24,7 @@ use crate::{
     sandboxes::secrets,
 };
 
+pub(super) use chat::Length;
 pub use error::ModelError;
 use events::Events;
 

@@ -14,6 +14,7 @@ mod opencode;
 mod placing;
 mod prompt;
 mod purse;
+mod question;
 mod registry;
 mod store;
 #[cfg(test)]

@@ -1,24 +1,31 @@
 //! What a program inside may spend on its model. The way out asks before each request and tells what each answer cost, so
 //! it does not matter what the program says about itself.
 //!
-//! Several requests at once are let through only where each of them could cost as much as the dearest so far: what is not
-//! known yet counts as spent.
+//! A request sets aside the most that it can cost before it goes out: what it reads, by its size, and the longest answer
+//! that it asks for. Where that is more than what is left it waits for those under way, or is made shorter, or is refused.
+//! Until the first answer has shown how many tokens a request really has, they go one after the other.
 
 use std::{
+    collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use sandbox_egress::{Follower, Spent};
-use tokio::sync::mpsc::UnboundedSender;
+use sandbox_egress::{Basis, Follower, Leave, Leaving, NoLeave, Question, Spent};
+use tokio::sync::{Notify, mpsc::UnboundedSender};
 
+use super::question::{self, Asks, Wanted};
 use crate::{
-    agent::{Bill, Budget, Tokens},
-    config::ModelSetting,
+    agent::{Bill, Budget, Tokens, dollars, model::Length},
+    config::{ModelApi, ModelSetting, Price},
 };
 
-/// Until an answer has cost more, each request counts as this part of the budget.
-const SHARE: u64 = 10;
+/// Tokens in a byte of a request, until something is known.
+const RATIO: f64 = 0.5;
+/// What may be known of that.
+const RATIOS: std::ops::RangeInclusive<f64> = 0.25..=1.0;
+/// A shorter answer is worth nothing.
+const SHORTEST: u64 = 256;
 
 /// Counts for one task.
 pub(super) struct Purse {
@@ -28,6 +35,8 @@ pub(super) struct Purse {
     name: String,
     told: UnboundedSender<Told>,
     state: Mutex<State>,
+    /// Something has changed for those who wait.
+    changed: Notify,
 }
 
 /// What whoever looks after the program is told.
@@ -44,19 +53,48 @@ pub(super) enum Told {
 #[derive(Default)]
 struct State {
     bill: Bill,
+    next: u64,
     /// Requests that are under way.
-    under_way: u32,
-    /// The dearest answer so far.
-    dearest: (f64, u64),
+    under_way: HashMap<u64, UnderWay>,
+    /// How many tokens a byte of a request had at most.
+    ratio: Option<f64>,
     /// Since when an answer is waited for, or the next piece of one.
     waiting: Option<Instant>,
     failures: u32,
     closed: bool,
 }
 
+/// One request.
+#[derive(Default)]
+struct UnderWay {
+    /// Nothing if it costs nothing.
+    reserved: Option<Reserved>,
+    status: Option<u16>,
+    /// Whether what it cost is known, or that it cost nothing.
+    settled: bool,
+}
+
+/// What a request may cost at most.
+#[derive(Clone)]
+struct Reserved {
+    model: String,
+    price: Option<Price>,
+    bytes: u64,
+    tokens: Tokens,
+}
+
+/// Whether a request may go out.
+enum Fits {
+    /// With an answer of at most so many tokens, if that is less than it wants.
+    Yes(Reserved, Option<u64>),
+    /// When others have been answered.
+    Later,
+    Never(String),
+}
+
 impl Purse {
     pub(super) fn new(budget: Budget, model: ModelSetting, name: String, told: UnboundedSender<Told>) -> Self {
-        Self { budget, model, name, told, state: Mutex::default() }
+        Self { budget, model, name, told, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// For how long the model has said nothing though it was asked.
@@ -67,175 +105,235 @@ impl Purse {
     /// Nothing may be spent any longer.
     pub(super) fn close(&self) {
         self.state().closed = true;
+        self.changed.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, why: String) {
+    /// Whoever asks a model of which nobody knows the price pays that of the one that was meant.
+    fn priced(&self, model: Option<String>) -> (String, Option<Price>) {
+        let known = model.filter(|model| self.model.price(model).is_some());
+        let name = known.unwrap_or_else(|| self.name.clone());
+        let price = self.model.price(&name);
+        (name, price)
+    }
+
+    /// Lets a request go out if it may, and says so; nothing if it has to wait.
+    fn admit(&self, asks: &Asks<'_>) -> Option<Result<Leave, NoLeave>> {
         let mut state = self.state();
+        if state.closed {
+            let over = "the task that this model was lent for is over".to_owned();
+            return Some(Err(NoLeave::TooDear(over)));
+        }
+        let (reserved, shorter) = match asks {
+            Asks::Free => (None, None),
+            Asks::Answer(wanted) => match self.fits(&state, wanted) {
+                Fits::Yes(reserved, shorter) => {
+                    (Some(reserved), shorter.map(|most| wanted.shortened(most, self.length())))
+                }
+                Fits::Later => return None,
+                Fits::Never(why) => {
+                    let _ = self.told.send(Told::Empty(why.clone()));
+                    return Some(Err(NoLeave::TooDear(why)));
+                }
+            },
+        };
+        state.next += 1;
+        let number = state.next;
+        state.under_way.insert(number, UnderWay { reserved, ..UnderWay::default() });
+        state.waiting.get_or_insert_with(Instant::now);
+        Some(Ok(Leave { number, body: shorter }))
+    }
+
+    fn fits(&self, state: &State, wanted: &Wanted<'_>) -> Fits {
+        if let Some(why) = state.bill.exhausted(&self.budget) {
+            return Fits::Never(why);
+        }
+        let others: Vec<&Reserved> = state.under_way.values().filter_map(|other| other.reserved.as_ref()).collect();
+        let later = !others.is_empty();
+        if later && (state.bill.turns == 0 || state.bill.turns + others.len() as u32 >= self.budget.turns) {
+            return Fits::Later;
+        }
+        let (model, price) = self.priced(wanted.model.clone());
+        let reading = (wanted.bytes as f64 * state.ratio.unwrap_or(RATIO)).ceil() as u64;
+        let held = |other: &&Reserved| other.tokens.all();
+        let left =
+            self.budget.tokens.saturating_sub(state.bill.tokens.all()).saturating_sub(others.iter().map(held).sum());
+        let mut room = left.saturating_sub(reading);
+        let mut reserved = Reserved { model, price, bytes: wanted.bytes, tokens: reads(price, reading) };
+        if let Some(price) = price.filter(|price| price.output > 0.0) {
+            let left = self.budget.usd
+                - state.bill.usd.unwrap_or_default()
+                - others.iter().map(|other| other.usd()).sum::<f64>();
+            room = room.min(((left - reserved.usd()).max(0.0) / price.output * 1e6) as u64);
+        }
+        let most = wanted.most.unwrap_or(self.model.answer);
+        let least = SHORTEST.min(most).max(wanted.least);
+        if room < most && later {
+            return Fits::Later;
+        }
+        if room < least {
+            reserved.tokens.output = least;
+            return Fits::Never(self.too_dear(state, &reserved));
+        }
+        reserved.tokens.output = most.min(room);
+        Fits::Yes(reserved, (room < most || wanted.most.is_none()).then_some(most.min(room)))
+    }
+
+    /// By which name the model's server knows the length of an answer.
+    fn length(&self) -> &'static str {
+        match self.model.api {
+            ModelApi::Messages => "max_tokens",
+            ModelApi::Chat => Length::of(&self.model.upstream.target.to_string()).name(),
+        }
+    }
+
+    fn too_dear(&self, state: &State, next: &Reserved) -> String {
+        let (tokens, budget) = (state.bill.tokens.all(), &self.budget);
+        let (has, may, most) = match (next.price, state.bill.usd) {
+            (Some(_), spent) if tokens.saturating_add(next.tokens.all()) <= budget.tokens => {
+                (dollars(spent.unwrap_or_default()), dollars(next.usd()), dollars(budget.usd))
+            }
+            _ => (
+                format!("{tokens} tokens"),
+                format!("{} tokens", next.tokens.all()),
+                format!("{} tokens", budget.tokens),
+            ),
+        };
+        format!(
+            "the task was stopped: it has cost {has}, the next answer may cost {may} more, and its budget is {most}. What it \
+             made is kept; give it a larger budget, or a smaller task"
+        )
+    }
+
+    fn failure(&self, state: &mut State, why: String) {
         state.failures += 1;
         let _ = self.told.send(Told::Failed { why, times: state.failures });
     }
-}
 
-impl State {
-    /// Whether one more request may be too much, given those that are under way.
-    fn is_tight(&self, budget: &Budget) -> bool {
-        let open = self.under_way;
-        let usd = self.dearest.0.max(budget.usd / SHARE as f64) * f64::from(open + 1);
-        let tokens = self.dearest.1.max(budget.tokens / SHARE).saturating_mul(u64::from(open + 1));
-        open > 0
-            && (self.bill.turns + open >= budget.turns
-                || self.bill.usd.is_some_and(|spent| spent + usd > budget.usd)
-                || self.bill.tokens.all().saturating_add(tokens) > budget.tokens)
-    }
-}
-
-impl Follower for Purse {
-    fn ask(&self) -> Result<(), String> {
-        let mut state = self.state();
-        if state.closed {
-            return Err("the task that this model was lent for is over".to_owned());
-        }
-        if let Some(why) = state.bill.exhausted(&self.budget) {
-            let _ = self.told.send(Told::Empty(why.clone()));
-            return Err(why);
-        }
-        if state.is_tight(&self.budget) {
-            return Err(
-                "other requests are under way, and the budget may not pay for one more: ask again when they have \
-                        been answered"
-                    .to_owned(),
-            );
-        }
-        state.under_way += 1;
-        state.waiting.get_or_insert_with(Instant::now);
-        Ok(())
-    }
-
-    fn answered(&self, status: u16) {
-        self.state().waiting = Some(Instant::now());
-        match status {
-            200..300 => self.state().failures = 0,
-            429 => self.failed("429: too many requests at once, says the model's server".to_owned()),
-            529 | 503 => self.failed(format!("{status}: the model's server has too much to do")),
-            other => self.failed(format!("the model's server answers {other}")),
-        }
-    }
-
-    fn heard(&self, _: usize) {
-        self.state().waiting = Some(Instant::now());
-    }
-
-    fn spent(&self, spent: &Spent) {
+    fn count(&self, state: &mut State, spent: &Spent) {
         let tokens = Tokens {
             input: spent.input,
             output: spent.output,
             cache_read: spent.cache_read,
             cache_written: spent.cache_written,
         };
-        let model = spent.model.clone().unwrap_or_else(|| self.name.clone());
-        // Whoever asks a model of which nobody knows the price pays that of the one that was meant.
-        let priced = if self.model.price(&model).is_some() { model } else { self.name.clone() };
-        let mut state = self.state();
-        let price = self.model.price(&priced);
-        state.bill.add(&priced, tokens, price);
-        let usd = price.map(|price| tokens.usd(&price)).unwrap_or_default();
-        state.dearest = (state.dearest.0.max(usd), state.dearest.1.max(tokens.all()));
-        let _ = self.told.send(Told::Spent { spent: spent.clone(), model: priced, tokens });
+        let (model, price) = self.priced(spent.model.clone());
+        state.bill.add(&model, tokens, price);
+        let _ = self.told.send(Told::Spent { spent: spent.clone(), model, tokens });
         if let Some(why) = state.bill.exhausted(&self.budget) {
             let _ = self.told.send(Told::Empty(why));
         }
     }
+}
 
-    fn over(&self) {
+impl Reserved {
+    fn usd(&self) -> f64 {
+        self.price.map(|price| self.tokens.usd(&price)).unwrap_or_default()
+    }
+
+    /// What is counted where nobody tells what a request cost.
+    fn unsaid(&self, output: u64) -> Spent {
+        let Tokens { input, cache_read, cache_written, .. } = self.tokens;
+        let (service, model) = ("model".to_owned(), Some(self.model.clone()));
+        Spent { service, model, input, output, cache_read, cache_written, basis: Basis::Estimated }
+    }
+}
+
+/// So many tokens, at the highest price for reading.
+fn reads(price: Option<Price>, tokens: u64) -> Tokens {
+    let dear = price.is_some_and(|price| price.cache_write.is_some_and(|write| write > price.input));
+    match dear {
+        true => Tokens { cache_written: tokens, ..Tokens::default() },
+        false => Tokens { input: tokens, ..Tokens::default() },
+    }
+}
+
+impl Follower for Purse {
+    fn ask<'a>(&'a self, question: Question<'a>) -> Leaving<'a> {
+        Box::pin(async move {
+            let asks = question::read(question).map_err(NoLeave::Unfit)?;
+            loop {
+                let mut changed = std::pin::pin!(self.changed.notified());
+                // What changes from now on is not missed.
+                changed.as_mut().enable();
+                if let Some(decided) = self.admit(&asks) {
+                    return decided;
+                }
+                changed.await;
+            }
+        })
+    }
+
+    fn answered(&self, number: u64, status: u16) {
         let mut state = self.state();
-        state.under_way = state.under_way.saturating_sub(1);
-        if state.under_way == 0 {
-            state.waiting = None;
+        state.waiting = Some(Instant::now());
+        if let Some(request) = state.under_way.get_mut(&number) {
+            request.status = Some(status);
+        }
+        match status {
+            200..300 => state.failures = 0,
+            429 => self.failure(&mut state, "429: too many requests at once, says the model's server".to_owned()),
+            529 | 503 => self.failure(&mut state, format!("{status}: the model's server has too much to do")),
+            other => self.failure(&mut state, format!("the model's server answers {other}")),
         }
     }
 
+    fn heard(&self, _: u64, _: usize) {
+        self.state().waiting = Some(Instant::now());
+    }
+
+    fn spent(&self, number: u64, spent: &Spent) {
+        let mut state = self.state();
+        let read = spent.input.saturating_add(spent.cache_read).saturating_add(spent.cache_written);
+        let mut bytes = 0;
+        if let Some(request) = state.under_way.get_mut(&number) {
+            request.settled = true;
+            bytes = request.reserved.as_ref().map_or(0, |reserved| reserved.bytes);
+        }
+        if bytes > 0 && spent.basis == Basis::Told {
+            let ratio = (read as f64 / bytes as f64).clamp(*RATIOS.start(), *RATIOS.end());
+            state.ratio = Some(state.ratio.unwrap_or_default().max(ratio));
+        }
+        self.count(&mut state, spent);
+    }
+
+    fn failed(&self, number: u64, why: &str) {
+        let mut state = self.state();
+        if let Some(request) = state.under_way.get_mut(&number) {
+            request.settled = true;
+        }
+        self.failure(&mut state, format!("the model's server did not answer: {why}"));
+    }
+
+    fn over(&self, number: u64) {
+        let mut state = self.state();
+        let Some(UnderWay { reserved, status, settled }) = state.under_way.remove(&number) else { return };
+        if let Some(reserved) = reserved.filter(|_| !settled) {
+            match status {
+                // It was answered, and nobody knows what that cost.
+                Some(200..300) => self.count(&mut state, &reserved.unsaid(reserved.tokens.output)),
+                // Who goes before the answer is there has made somebody read at least.
+                None => self.count(&mut state, &reserved.unsaid(0)),
+                Some(_) => {}
+            }
+        }
+        if state.under_way.is_empty() {
+            state.waiting = None;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
     fn unreached(&self, why: &str) {
-        self.state().waiting.get_or_insert_with(Instant::now);
-        self.failed(format!("the model's server was not reached: {why}"));
+        let mut state = self.state();
+        state.waiting.get_or_insert_with(Instant::now);
+        self.failure(&mut state, format!("the model's server was not reached: {why}"));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use sandbox_egress::Basis;
-    use tokio::sync::mpsc;
-
-    use super::*;
-    use crate::config::{Flags, Settings, Typed};
-
-    const BUDGET: Budget = Budget { turns: 100, usd: 1.0, tokens: 1_000_000 };
-
-    fn purse(budget: Budget) -> (Purse, mpsc::UnboundedReceiver<Told>) {
-        let mut typed = Typed::default();
-        typed.add_flags(&Flags { state: Some("/nowhere/state".into()), ..Flags::default() }).unwrap();
-        let (sender, told) = mpsc::unbounded_channel();
-        (Purse::new(budget, Settings::from_typed(typed).unwrap().model, "claude-opus-5-5".to_owned(), sender), told)
-    }
-
-    fn answer(output: u64, model: &str) -> Spent {
-        let (service, model, basis) = ("model".to_owned(), Some(model.to_owned()), Basis::Told);
-        Spent { service, model, input: 0, output, cache_read: 0, cache_written: 0, basis }
-    }
-
-    #[test]
-    fn when_the_budget_is_used_up_nothing_more_is_asked() {
-        let (purse, mut told) = purse(BUDGET);
-        purse.ask().unwrap();
-        purse.answered(200);
-        purse.spent(&answer(60_000, "claude-opus-5-5"));
-        purse.over();
-        assert!(matches!(told.try_recv().unwrap(), Told::Spent { .. }));
-        assert!(matches!(told.try_recv().unwrap(), Told::Empty(why) if why.contains("$1.20")));
-        assert!(purse.ask().unwrap_err().contains("its budget is $1.00"));
-    }
-
-    #[test]
-    fn a_model_without_a_price_is_not_free() {
-        let (purse, mut told) = purse(BUDGET);
-        purse.spent(&answer(60_000, "unheard-of"));
-        assert!(matches!(told.try_recv().unwrap(), Told::Spent { model, .. } if model == "claude-opus-5-5"));
-        assert!(purse.ask().is_err());
-    }
-
-    #[test]
-    fn many_at_once_cannot_spend_more_than_there_is() {
-        let (purse, _told) = purse(BUDGET);
-        let allowed = (0..100).filter(|_| purse.ask().is_ok()).count();
-        assert_eq!(allowed, 10, "each counts as a tenth until something is known");
-        (0..allowed).for_each(|_| purse.over());
-        purse.ask().unwrap();
-        purse.spent(&answer(20_000, "claude-opus-5-5"));
-        purse.over();
-        let allowed = (0..100).filter(|_| purse.ask().is_ok()).count();
-        assert_eq!(allowed, 1, "$0.40 are spent, and the next may cost as much again");
-    }
-
-    #[test]
-    fn silence_is_measured_while_somebody_waits() {
-        let (purse, mut told) = purse(BUDGET);
-        assert_eq!(purse.silence(), Duration::ZERO);
-        purse.ask().unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(purse.silence() >= Duration::from_millis(20));
-        purse.heard(1);
-        assert!(purse.silence() < Duration::from_millis(20));
-        purse.over();
-        assert_eq!(purse.silence(), Duration::ZERO);
-        purse.unreached("refused");
-        purse.unreached("refused");
-        assert!(matches!(told.try_recv().unwrap(), Told::Failed { times: 1, .. }));
-        assert!(matches!(told.try_recv().unwrap(), Told::Failed { times: 2, .. }));
-        purse.close();
-        assert!(purse.ask().unwrap_err().contains("over"));
-    }
-}
+#[path = "purse_tests.rs"]
+mod tests;

@@ -1,0 +1,150 @@
+//! Tests of the purse.
+#![allow(clippy::unwrap_used)]
+
+use futures::FutureExt;
+use sandbox_egress::Basis;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config::{Flags, Settings, Typed};
+
+const BUDGET: Budget = Budget { turns: 100, usd: 1.0, tokens: 1_000_000 };
+const MODEL: &str = "claude-opus-5-5";
+
+fn purse(budget: Budget) -> (Purse, mpsc::UnboundedReceiver<Told>) {
+    let mut typed = Typed::default();
+    typed.add_flags(&Flags { state: Some("/nowhere/state".into()), ..Flags::default() }).unwrap();
+    let (sender, told) = mpsc::unbounded_channel();
+    (Purse::new(budget, Settings::from_typed(typed).unwrap().model, MODEL.to_owned(), sender), told)
+}
+
+fn body(most: u64) -> String {
+    format!(r#"{{"model":"{MODEL}","max_tokens":{most},"messages":[]}}"#)
+}
+
+/// What is answered at once; nothing if it waits.
+fn ask(purse: &Purse, body: &str) -> Option<Result<Leave, String>> {
+    let asked = purse.ask(Question { method: "POST", path: "/v1/messages", body: body.as_bytes() }).now_or_never()?;
+    Some(asked.map_err(|no| format!("{no:?}")))
+}
+
+fn answer(output: u64, model: &str) -> Spent {
+    let (service, model, basis) = ("model".to_owned(), Some(model.to_owned()), Basis::Told);
+    Spent { service, model, input: 0, output, cache_read: 0, cache_written: 0, basis }
+}
+
+/// One request with its answer.
+fn turn(purse: &Purse, most: u64, output: u64) -> Leave {
+    let leave = ask(purse, &body(most)).unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.spent(leave.number, &answer(output, MODEL));
+    purse.over(leave.number);
+    leave
+}
+
+#[test]
+fn when_the_budget_is_used_up_nothing_more_is_asked() {
+    let (purse, mut told) = purse(BUDGET);
+    turn(&purse, 16_000, 60_000);
+    assert!(matches!(told.try_recv().unwrap(), Told::Spent { .. }));
+    assert!(matches!(told.try_recv().unwrap(), Told::Empty(why) if why.contains("$1.20")));
+    assert!(ask(&purse, &body(1)).unwrap().unwrap_err().contains("its budget is $1.00"));
+}
+
+#[test]
+fn a_model_without_a_price_is_not_free() {
+    let (purse, mut told) = purse(BUDGET);
+    purse.spent(1, &answer(60_000, "unheard-of"));
+    assert!(matches!(told.try_recv().unwrap(), Told::Spent { model, .. } if model == MODEL));
+    assert!(ask(&purse, &body(1)).unwrap().is_err());
+}
+
+#[test]
+fn until_something_is_known_requests_go_one_after_the_other() {
+    let (purse, _told) = purse(BUDGET);
+    let first = ask(&purse, &body(1000)).unwrap().unwrap();
+    assert!((0..100).all(|_| ask(&purse, &body(1000)).is_none()));
+    purse.answered(first.number, 200);
+    purse.spent(first.number, &answer(10_000, MODEL));
+    purse.over(first.number);
+    // $0.20 are gone, and each of these may cost $0.20.
+    let allowed: Vec<_> = (0..100).filter_map(|_| ask(&purse, &body(10_000))).collect();
+    assert_eq!(allowed.len(), 3, "what each may cost is set aside");
+    let one = allowed[0].as_ref().unwrap().number;
+    purse.answered(one, 200);
+    purse.spent(one, &answer(10, MODEL));
+    purse.over(one);
+    assert!(ask(&purse, &body(9_000)).is_some(), "what was not needed is there for the next");
+}
+
+#[test]
+fn the_last_answers_are_as_short_as_what_is_left_pays_for() {
+    let (purse, mut told) = purse(BUDGET);
+    assert_eq!(turn(&purse, 40_000, 40_000).body, None);
+    let shorter = String::from_utf8(ask(&purse, &body(40_000)).unwrap().unwrap().body.unwrap()).unwrap();
+    let most: serde_json::Value = serde_json::from_str(&shorter).unwrap();
+    assert!((9_000..10_000).contains(&most["max_tokens"].as_u64().unwrap()), "{shorter}");
+    let (other, _) = self::purse(Budget { usd: 0.81, ..BUDGET });
+    turn(&other, 40_000, 40_000);
+    let large = format!(r#"{{"model":"{MODEL}","max_tokens":9,"messages":["{}"]}}"#, "x".repeat(9000));
+    assert!(ask(&other, &large).unwrap().unwrap_err().contains("may cost"));
+    while let Ok(heard) = told.try_recv() {
+        assert!(matches!(heard, Told::Spent { .. }), "{heard:?}");
+    }
+}
+
+#[test]
+fn whoever_is_not_told_the_price_of_an_answer_counts_the_most_that_it_can_be() {
+    let (purse, _told) = purse(BUDGET);
+    let leave = ask(&purse, &body(40_000)).unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.over(leave.number);
+    assert!(purse.state().bill.usd.unwrap() >= 0.8);
+    // Nobody is charged for an error.
+    let (purse, _told) = self::purse(BUDGET);
+    for status in [429, 500, 529] {
+        let leave = ask(&purse, &body(40_000)).unwrap().unwrap();
+        purse.answered(leave.number, status);
+        purse.over(leave.number);
+    }
+    let leave = ask(&purse, &body(40_000)).unwrap().unwrap();
+    purse.failed(leave.number, "reset");
+    purse.over(leave.number);
+    assert_eq!(purse.state().bill, Bill::default());
+}
+
+#[tokio::test]
+async fn who_waits_goes_on_when_others_are_done() {
+    let (purse, _told) = purse(BUDGET);
+    let first = ask(&purse, &body(1000)).unwrap().unwrap();
+    let text = body(1000);
+    let waiting = purse.ask(Question { method: "POST", path: "/v1/messages", body: text.as_bytes() });
+    let (second, ()) = tokio::join!(waiting, async {
+        tokio::task::yield_now().await;
+        purse.answered(first.number, 200);
+        purse.spent(first.number, &answer(10, MODEL));
+        purse.over(first.number);
+    });
+    assert_eq!(second.unwrap().number, 2);
+    purse.close();
+    assert!(ask(&purse, &text).unwrap().unwrap_err().contains("over"));
+}
+
+#[test]
+fn silence_is_measured_while_somebody_waits() {
+    let (purse, mut told) = purse(BUDGET);
+    assert_eq!(purse.silence(), Duration::ZERO);
+    let leave = ask(&purse, &body(10)).unwrap().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(purse.silence() >= Duration::from_millis(20));
+    purse.heard(leave.number, 1);
+    assert!(purse.silence() < Duration::from_millis(20));
+    purse.answered(leave.number, 500);
+    purse.over(leave.number);
+    assert_eq!(purse.silence(), Duration::ZERO);
+    purse.unreached("refused");
+    purse.unreached("refused");
+    for times in 1..=3 {
+        assert!(matches!(told.try_recv().unwrap(), Told::Failed { times: found, .. } if found == times));
+    }
+}
