@@ -117,6 +117,19 @@ pub async fn is_unheld(bench: &Workbench, control: Control) -> bool {
     unheld
 }
 
+/// Whether this backend says of a control that it is watched in a way that misses something, in these words. Then it is
+/// refused by name where a policy takes nothing that is only watched.
+pub async fn is_said(bench: &Workbench, control: Control, words: &str) -> bool {
+    let (sandbox, _client) = bench.sandbox().await;
+    let said = sandbox.facts().enforcement.0[&control].by.contains(words);
+    if said {
+        let mut strict = bench.spec();
+        strict.policy.strict = true;
+        is_refused_by_name(bench, &strict, control).await;
+    }
+    said
+}
+
 /// That such a sandbox is refused, and by the name of this control.
 pub async fn is_refused_by_name(bench: &Workbench, spec: &SandboxSpec, control: Control) {
     match bench.subject.backend.create(spec).await {

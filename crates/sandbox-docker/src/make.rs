@@ -185,7 +185,7 @@ impl Making<'_> {
             return Err(Error::Step { step: "starting".into(), why: "there is no token".into() });
         };
         self.create(&record.container, Source::Volume(program::volume())).await?;
-        program::provide(docker, &record.container, &self.image.id).await?;
+        program::provide(docker, &record.container, &self.image.id, self.state_id).await?;
         let mut stream: Box<dyn Duplex> = streams::attach(docker, &record.container).await?;
         self.start(&record.container).await?;
         fault::point("before_boot");

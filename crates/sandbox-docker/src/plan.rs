@@ -38,6 +38,8 @@ const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
 const SHARED_MEMORY: i64 = 64 << 20;
 /// Signals that may wait for one process; the kernel counts them for a user.
 const SIGNALS: i64 = 2048;
+/// How an empty folder is mounted.
+const EMPTY: &str = "ro,noexec,nosuid,nodev,mode=755,size=65536";
 /// Temporary files that outlive a restart elsewhere, and here do not.
 const VAR_TMP: u64 = 64 << 20;
 
@@ -211,7 +213,7 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)
             .then(|| HashMap::from([("size".to_owned(), limits.disk.0.to_string())])),
         readonly_rootfs: Some(policy.filesystem.root == Root::ReadOnly),
-        tmpfs: Some(tmpfs(spec, ground.image)),
+        tmpfs: Some(tmpfs(spec, engine, ground.image)),
         shm_size: Some(SHARED_MEMORY),
         mounts: Some(mounts(spec, ground)),
         cap_drop: Some(vec!["ALL".into()]),
@@ -220,6 +222,7 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         masked_paths: Some(MASKED.map(String::from).into()),
         readonly_paths: Some(READ_ONLY.map(String::from).into()),
         network_mode: Some("none".into()),
+        sysctls: (!engine.own_kernel(policy.privileges.runtime.as_deref())).then(sysctls),
         dns: spec.has_way_out().then(|| vec![way_out::DNS_SERVER.to_string()]),
         ipc_mode: Some("private".into()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
@@ -239,14 +242,32 @@ fn ulimits(engine: &Nature) -> Vec<ResourcesUlimits> {
     [("sigpending", SIGNALS)].into_iter().chain(engine.rlimits.iter().copied()).map(limit).collect()
 }
 
+/// Docker lets everybody listen on low ports, which only a capability gives.
+fn sysctls() -> HashMap<String, String> {
+    HashMap::from([("net.ipv4.ip_unprivileged_port_start".to_owned(), "1024".to_owned())])
+}
+
 /// Folders in memory, each with a size. What an image wants a volume for is one too, or nobody would bound it.
-fn tmpfs(spec: &SandboxSpec, image: &Image) -> HashMap<String, String> {
+fn tmpfs(spec: &SandboxSpec, engine: &Nature, image: &Image) -> HashMap<String, String> {
     let size = |bytes: u64| format!("rw,exec,nosuid,nodev,mode=1777,size={bytes}");
     let tmp = spec.policy.limits.tmp.0;
     let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
     let wanted = image.volumes.iter().filter(|target| !taken.contains(*target) && target.starts_with('/'));
     let own = [("/tmp".to_owned(), size(tmp)), ("/var/tmp".to_owned(), size(tmp.min(VAR_TMP)))];
-    wanted.map(|target| (target.clone(), size(tmp))).chain(own).collect()
+    let empty = empty(spec, engine).iter().map(|target| ((*target).to_owned(), EMPTY.to_owned()));
+    wanted.map(|target| (target.clone(), size(tmp))).chain(own).chain(empty).collect()
+}
+
+/// What has something over it that is empty and cannot be written. gVisor hides nothing that it is told to hide, and Podman
+/// puts a folder there that can be written and has no size.
+fn empty(spec: &SandboxSpec, engine: &Nature) -> &'static [&'static str] {
+    if engine.is_gvisor(spec.policy.privileges.runtime.as_deref()) {
+        &["/proc/1", "/sys", "/sys/fs/cgroup"]
+    } else if engine.kind == Kind::Podman && spec.policy.filesystem.root == Root::ReadOnly {
+        &["/run"]
+    } else {
+        &[]
+    }
 }
 
 fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
