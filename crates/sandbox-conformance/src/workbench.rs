@@ -101,6 +101,39 @@ impl Workbench {
     }
 }
 
+/// Whether going over this limit ends the whole sandbox, as its label says. Then that is tried with this command: it ends, the
+/// sandbox with it, and another one is well.
+pub async fn ends_with_all(
+    bench: &Workbench,
+    control: Control,
+    change: impl Fn(&mut SandboxSpec),
+    exec: &Exec,
+) -> bool {
+    let (sandbox, client) = bench.sandbox_with(&change).await;
+    if !sandbox.facts().enforcement.0[&control].by.contains("the whole sandbox ends") {
+        return false;
+    }
+    let (_other, bystander) = bench.sandbox().await;
+    if let Ok(mut follow) = client.spawn(exec).await {
+        loop {
+            match follow.next().await {
+                Ok(JobEvent::Exited { exit, .. }) => {
+                    assert_ne!(exit, Exit::Code(0), "{control} was not held");
+                    break;
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    let ended = tokio::time::timeout(std::time::Duration::from_secs(20), sandbox.ended()).await;
+                    ended.expect("it is told that the sandbox has ended");
+                    break;
+                }
+            }
+        }
+    }
+    assert_eq!(sh(&bystander, "echo alive").await.text(), "alive");
+    true
+}
+
 /// Whether a command ended for its memory, as far as that can be told apart in this sandbox.
 pub fn is_out_of_memory(sandbox: &dyn Sandbox, outcome: &Outcome) -> bool {
     let told_apart = !sandbox.facts().enforcement.0[&Control::Memory].by.contains("not told apart");

@@ -7,6 +7,7 @@ use sandbox_core::{
 
 use crate::{
     nature::{Kind, Nature, Reach},
+    plan::GVISORS_MEMORY,
     programs::Covered,
 };
 
@@ -34,8 +35,20 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
         (Control::Cpu, engine.holds.cpu, format!("{cpus} processors")),
         (Control::Pids, engine.holds.pids, limits.pids.to_string()),
     ];
+    let gvisor = engine.is_gvisor(spec.policy.privileges.runtime.as_deref());
     for (control, holds, value) in held {
         match (control, holds) {
+            (Control::Memory, true) if gvisor => {
+                let more = Bytes(GVISORS_MEMORY);
+                let how = format!(
+                    "{by}: {value}, and {more} more for gVisor itself; the whole sandbox ends where it is reached"
+                );
+                enforcement.hold(control, Held::Kernel, how);
+            }
+            (Control::Pids, _) if gvisor => {
+                let how = format!("gVisor's kernel: {value}; those that start at the same moment are counted late");
+                enforcement.hold(control, Held::Supervised, how);
+            }
             (Control::Memory, true) if !told_apart => {
                 let how = format!("{by}: {value}; a command that is killed for it is not told apart from others");
                 enforcement.hold(control, Held::Kernel, how);
@@ -168,7 +181,11 @@ fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
     };
     // Podman's Docker interface has no way to ask for a namespace of cgroups, which it gives by itself with version 2 only.
     let seen = engine.kind == Kind::Podman && engine.cgroup == 1;
-    let names = if seen { "; the name of its cgroup is seen" } else { "" };
+    let names = match (seen, engine.rootless) {
+        (true, true) => "; the names of the engine's own cgroups are seen",
+        (true, false) => "; the name of its cgroup is seen",
+        (false, _) => "",
+    };
     format!(
         "{} container ({runtime}), root {root}; of this machine only our program and socket are in it{names}; device files \
          lead to the few devices that the engine allows",

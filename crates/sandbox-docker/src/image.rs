@@ -69,6 +69,11 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
                 fault::point("fetched");
                 return Ok(());
             }
+            Ok(Some(Err(error))) if failure::is_silence(&error) => {
+                return Err(failure::step(format!("fetching the image {name} through the engine, which is gone,"))(
+                    error,
+                ));
+            }
             Ok(Some(Err(error))) => return Err(not_fetched(name, &failure::words(&error))),
             Ok(Some(Ok(step))) => step,
         };
@@ -92,7 +97,9 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
 
 fn not_fetched(name: &Reference, why: &str) -> Error {
     let lower = why.to_ascii_lowercase();
-    let denied = ["unauthorized", "denied", "authentication", "no basic auth", "incorrect username"].iter().any(|word| lower.contains(word));
+    let denied = ["unauthorized", "denied", "authentication", "no basic auth", "incorrect username"]
+        .iter()
+        .any(|word| lower.contains(word));
     let absent = ["not found", "manifest unknown", "does not exist"].iter().any(|word| lower.contains(word));
     let fix = if denied {
         format!("Log in first (`docker login {}`), and check the name", name.registry())

@@ -34,6 +34,13 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// What the executor needs to start commands as another user and to end them; and, given up at once, to give that user
 /// folders, and to give up the rest for good.
 const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
+/// Over gVisor's own kernel, and given up at once: there the executor holds the number of processes itself, and covers what
+/// is told about it.
+const GVISORS_CAPABILITIES: [&str; 2] = ["DAC_OVERRIDE", "SYS_ADMIN"];
+/// Memory of gVisor's own, beside that of commands.
+pub const GVISORS_MEMORY: u64 = 256 << 20;
+/// This machine's threads that gVisor may have, whatever number of processes is in it.
+const GVISORS_THREADS: i64 = 16_384;
 /// Memory that processes share by name.
 const SHARED_MEMORY: i64 = 64 << 20;
 /// Signals that may wait for one process; the kernel counts them for a user.
@@ -201,14 +208,17 @@ pub fn body(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Contain
 fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> HostConfig {
     let policy = &spec.policy;
     let limits = &policy.limits;
-    let memory = i64::try_from(limits.memory.0).unwrap_or(i64::MAX);
+    let gvisor = engine.is_gvisor(policy.privileges.runtime.as_deref());
+    let memory = limits.memory.0.saturating_add(if gvisor { GVISORS_MEMORY } else { 0 });
+    let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+    let pids = if gvisor { GVISORS_THREADS } else { i64::from(limits.pids) };
     HostConfig {
         memory: engine.holds.memory.then_some(memory),
         // Memory and swap together, so none of the latter.
         memory_swap: engine.holds.memory.then_some(memory),
         nano_cpus: engine.holds.cpu.then_some(i64::from(limits.cpu_millis) * 1_000_000),
         ulimits: Some(ulimits(engine)),
-        pids_limit: engine.holds.pids.then_some(i64::from(limits.pids)),
+        pids_limit: engine.holds.pids.then_some(pids),
         oom_kill_disable: Some(false),
         storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)
             .then(|| HashMap::from([("size".to_owned(), limits.disk.0.to_string())])),
@@ -217,7 +227,7 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         shm_size: Some(SHARED_MEMORY),
         mounts: Some(mounts(spec, ground)),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(capabilities(policy.privileges.capabilities)),
+        cap_add: Some(capabilities(policy.privileges.capabilities, gvisor)),
         security_opt: Some(security_options(spec, engine, &ground.filter)),
         masked_paths: Some(MASKED.map(String::from).into()),
         readonly_paths: Some(READ_ONLY.map(String::from).into()),
@@ -262,7 +272,7 @@ fn tmpfs(spec: &SandboxSpec, engine: &Nature, image: &Image) -> HashMap<String, 
 /// puts a folder there that can be written and has no size.
 fn empty(spec: &SandboxSpec, engine: &Nature) -> &'static [&'static str] {
     if engine.is_gvisor(spec.policy.privileges.runtime.as_deref()) {
-        &["/proc/1", "/sys", "/sys/fs/cgroup"]
+        &["/sys", "/sys/fs/cgroup"]
     } else if engine.kind == Kind::Podman && spec.policy.filesystem.root == Root::ReadOnly {
         &["/run"]
     } else {
@@ -309,9 +319,10 @@ fn read_only(typ: MountType, source: &str, target: &str) -> Mount {
 }
 
 /// What the policy grants, and what the executor needs.
-fn capabilities(granted: Capabilities) -> Vec<String> {
+fn capabilities(granted: Capabilities, gvisor: bool) -> Vec<String> {
     let granted = granted.names().into_iter().map(str::to_ascii_uppercase);
-    let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).collect();
+    let more = gvisor.then_some(GVISORS_CAPABILITIES.map(String::from)).into_iter().flatten();
+    let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).chain(more).collect();
     all.into_iter().collect()
 }
 

@@ -42,7 +42,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
 }
 
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
-fn give_up_all_but(keep: u64) -> Result<(), String> {
+pub fn give_up_all_but(keep: u64) -> Result<(), String> {
     let kept = CapabilitySet::from_bits_retain(keep);
     for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         if !kept.contains(one) {
