@@ -90,11 +90,14 @@ async fn meet(bench: Workbench, name: &str) {
     }
     assert_eq!(field("trace"), if privileges.system_calls == SystemCalls::Build { "True" } else { "False" });
     assert_eq!(field("personality"), if privileges.system_calls == SystemCalls::Minimal { "False" } else { "True" });
-    let forked: u32 = python(&client, FORK).await.parse().unwrap();
-    // gVisor counts those that start at the same moment late.
-    let most = if has_own_kernel(sandbox.as_ref()) { limits.pids * 4 } else { limits.pids };
-    assert!(forked < most && forked >= limits.pids / 2, "{forked} of {}", limits.pids);
     let with_all = sandbox.facts().enforcement.0[&Control::Memory].by.contains("the whole sandbox ends");
+    // So many programs at once are more than all memory there, and the sandbox ends for that.
+    if !with_all || limits.pids <= 512 {
+        let forked: u32 = python(&client, FORK).await.parse().unwrap();
+        // gVisor counts those that start at the same moment late.
+        let most = if has_own_kernel(sandbox.as_ref()) { limits.pids * 4 } else { limits.pids };
+        assert!(forked < most && forked >= limits.pids / 2, "{forked} of {}", limits.pids);
+    }
     if !with_all && !bench.subject.unheld.contains(&Control::Memory) {
         go_over_memory(&client, &policy).await;
     }

@@ -45,7 +45,7 @@ fn main() {
         settings: settings.clone().into(),
         runtime,
     };
-    let tests: [(&str, fn(&Stage)); 5] = [
+    let tests: [(&str, Test); 5] = [
         ("an_image_that_is_missing_is_fetched_with_progress", Stage::with_progress),
         ("a_sandbox_fetches_its_image_by_itself", Stage::by_itself),
         ("credentials_are_those_of_the_users_docker", Stage::with_credentials),
@@ -67,6 +67,8 @@ fn backend(engine: &str, folder: &Path) -> DockerBackend {
     let options = Options { address: Some(engine.to_owned()), image: None };
     DockerBackend::new(&state_in(folder), options).expect("the backend starts")
 }
+
+type Test = fn(&Stage);
 
 struct Stage {
     backend: DockerBackend,
