@@ -71,6 +71,12 @@ pub fn no_devices(facts: &Facts) -> Expected {
     held_if(!says(facts, Control::Filesystem).contains("device files lead to the few devices"))
 }
 
+/// Names of cgroups: engines that give no namespace for them say so.
+pub fn cgroup_names(facts: &Facts) -> Expected {
+    let label = says(facts, Control::Filesystem);
+    held_if(!label.contains("name of its cgroup is seen") && !label.contains("own cgroups are seen"))
+}
+
 fn says(facts: &Facts, control: Control) -> &str {
     facts.enforcement.0.get(&control).map_or("", |holding| &holding.by)
 }
