@@ -15,6 +15,11 @@ pub fn of(attack: &Attack, facts: &Facts) -> Expected {
         // Who may look into every process may look into the executor; the label says so.
         return Expected::Unpromised;
     }
+    // What the label says is not held, by the wall that comes first, was accepted by name.
+    let first = attack.walls.first().and_then(|wall| facts.enforcement.0.get(&wall.control()));
+    if first.is_some_and(|holding| holding.held == Held::None) {
+        return Expected::Unpromised;
+    }
     (attack.expected)(facts)
 }
 
@@ -46,8 +51,38 @@ pub fn own_user(facts: &Facts) -> Expected {
     held_if(identity(facts).contains("no other sandbox has the commands' user"))
 }
 
+/// What the kernel counts for a user or for the machine: a label that says who shares it promises no share.
+pub fn own_counts(facts: &Facts) -> Expected {
+    held_if(!identity(facts).contains("others share the commands' user"))
+}
+
+/// Files that only a packet on its way keeps: a label says where nobody sees them.
+pub fn files_on_their_way(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Disk).contains("through a socket are not seen"))
+}
+
+/// Files without a name that something keeps open, in the same way.
+pub fn removed_files(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Disk).contains("removed files that are open"))
+}
+
+/// File systems that know no devices: engines have a list of devices instead, and their label says so.
+pub fn no_devices(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Filesystem).contains("device files lead to the few devices"))
+}
+
+/// Names of cgroups: engines that give no namespace for them say so.
+pub fn cgroup_names(facts: &Facts) -> Expected {
+    let label = says(facts, Control::Filesystem);
+    held_if(!label.contains("name of its cgroup is seen") && !label.contains("own cgroups are seen"))
+}
+
+fn says(facts: &Facts, control: Control) -> &str {
+    facts.enforcement.0.get(&control).map_or("", |holding| &holding.by)
+}
+
 fn identity(facts: &Facts) -> &str {
-    facts.enforcement.0.get(&Control::ExecutorIdentity).map_or("", |holding| &holding.by)
+    says(facts, Control::ExecutorIdentity)
 }
 
 /// Changing the root file system.

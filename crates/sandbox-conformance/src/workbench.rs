@@ -101,6 +101,39 @@ impl Workbench {
     }
 }
 
+/// Whether going over this limit ends the whole sandbox, as its label says. Then that is tried with this command: it ends, the
+/// sandbox with it, and another one is well.
+pub async fn ends_with_all(
+    bench: &Workbench,
+    control: Control,
+    change: impl Fn(&mut SandboxSpec),
+    exec: &Exec,
+) -> bool {
+    let (sandbox, client) = bench.sandbox_with(&change).await;
+    if !sandbox.facts().enforcement.0[&control].by.contains("the whole sandbox ends") {
+        return false;
+    }
+    let (_other, bystander) = bench.sandbox().await;
+    if let Ok(mut follow) = client.spawn(exec).await {
+        loop {
+            match follow.next().await {
+                Ok(JobEvent::Exited { exit, .. }) => {
+                    assert_ne!(exit, Exit::Code(0), "{control} was not held");
+                    break;
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    let ended = tokio::time::timeout(std::time::Duration::from_secs(20), sandbox.ended()).await;
+                    ended.expect("it is told that the sandbox has ended");
+                    break;
+                }
+            }
+        }
+    }
+    assert_eq!(sh(&bystander, "echo alive").await.text(), "alive");
+    true
+}
+
 /// Whether a command ended for its memory, as far as that can be told apart in this sandbox.
 pub fn is_out_of_memory(sandbox: &dyn Sandbox, outcome: &Outcome) -> bool {
     let told_apart = !sandbox.facts().enforcement.0[&Control::Memory].by.contains("not told apart");
@@ -115,6 +148,19 @@ pub async fn is_unheld(bench: &Workbench, control: Control) -> bool {
         is_refused_by_name(bench, &bench.spec_with(control), control).await;
     }
     unheld
+}
+
+/// Whether this backend says of a control that it is watched in a way that misses something, in these words. Then it is
+/// refused by name where a policy takes nothing that is only watched.
+pub async fn is_said(bench: &Workbench, control: Control, words: &str) -> bool {
+    let (sandbox, _client) = bench.sandbox().await;
+    let said = sandbox.facts().enforcement.0[&control].by.contains(words);
+    if said {
+        let mut strict = bench.spec();
+        strict.policy.strict = true;
+        is_refused_by_name(bench, &strict, control).await;
+    }
+    said
 }
 
 /// That such a sandbox is refused, and by the name of this control.

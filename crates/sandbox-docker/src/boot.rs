@@ -54,7 +54,8 @@ pub fn message(
         env: environment(spec, image),
         lease: (!spec.persistent).then_some(lease),
         history: HISTORY,
-        pids: (!engine.holds.pids).then_some(policy.limits.pids),
+        pids: (!engine.holds.pids && !engine.is_gvisor(policy.privileges.runtime.as_deref()))
+            .then_some(policy.limits.pids),
         process_memory: None,
         file_size: Some(policy.limits.disk),
         descriptors: Some(DESCRIPTORS),
@@ -70,6 +71,7 @@ pub fn message(
             filter,
             disk: Some(policy.limits.disk),
             root: policy.filesystem.root == Root::Writable,
+            pids: engine.is_gvisor(policy.privileges.runtime.as_deref()).then_some(policy.limits.pids),
             token: if reach == Reach::Streams { token } else { Vec::new() },
             ..Itself::default()
         },

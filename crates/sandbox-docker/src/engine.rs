@@ -1,12 +1,15 @@
 //! Finding an engine and learning what it is.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, os::unix::net::UnixStream, path::Path, time::Duration};
 
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion},
 };
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    net::sockopt,
+    process::{Resource, getrlimit},
+};
 use sandbox_core::{Error, Result};
 
 use crate::{
@@ -140,7 +143,8 @@ fn nature(address: &str, info: &SystemInfo, version: &SystemVersion) -> Nature {
     let options = info.security_options.clone().unwrap_or_default();
     let has = |name: &str| options.iter().any(|option| option.split(',').any(|part| part == format!("name={name}")));
     let cgroup = if info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_2) { 2 } else { 1 };
-    let rootless = has("rootless");
+    // Podman does not say it there.
+    let rootless = has("rootless") || (podman && is_another_users(address));
     // Without root, cgroups of version 1 cannot be had at all, whatever the kernel would hold.
     let can = |holds: Option<bool>| holds.unwrap_or(podman) && !(rootless && cgroup == 1);
     let here = is_here(address, info) && std::env::var_os(FORCE_REACH).is_none_or(|reach| reach != "streams");
@@ -175,6 +179,13 @@ fn nature(address: &str, info: &SystemInfo, version: &SystemVersion) -> Nature {
         rlimits: if podman { own_rlimits() } else { Vec::new() },
         enters_networks: here && !rootless && rustix::process::geteuid().is_root(),
     }
+}
+
+/// Whether the process that listens there is an ordinary user's.
+fn is_another_users(address: &str) -> bool {
+    let Some(path) = address.strip_prefix("unix://") else { return false };
+    let peer = UnixStream::connect(path).ok().and_then(|socket| sockopt::socket_peercred(&socket).ok());
+    peer.is_some_and(|peer| !peer.uid.is_root())
 }
 
 /// Podman would set a million of each where nothing is said, which not everybody may.

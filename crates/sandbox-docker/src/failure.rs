@@ -48,6 +48,11 @@ fn with_sources(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Whether the engine said nothing at all: it was not reached, or went away.
+pub fn is_silence(error: &EngineError) -> bool {
+    !matches!(error, EngineError::DockerResponseServerError { .. } | EngineError::DockerStreamError { .. })
+}
+
 /// Whether the engine says that there is no such thing.
 pub fn is_missing(error: &EngineError) -> bool {
     matches!(error, EngineError::DockerResponseServerError { status_code: 404, .. })

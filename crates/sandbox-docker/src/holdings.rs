@@ -6,7 +6,8 @@ use sandbox_core::{
 };
 
 use crate::{
-    nature::{Nature, Reach},
+    nature::{Kind, Nature, Reach},
+    plan::GVISORS_MEMORY,
     programs::Covered,
 };
 
@@ -34,8 +35,23 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
         (Control::Cpu, engine.holds.cpu, format!("{cpus} processors")),
         (Control::Pids, engine.holds.pids, limits.pids.to_string()),
     ];
+    let gvisor = engine.is_gvisor(spec.policy.privileges.runtime.as_deref());
     for (control, holds, value) in held {
         match (control, holds) {
+            (Control::Memory, true) if gvisor => {
+                let more = Bytes(GVISORS_MEMORY);
+                let how = format!(
+                    "{by}: {value}, and {more} more for gVisor itself; the whole sandbox ends where it is reached"
+                );
+                enforcement.hold(control, Held::Kernel, how);
+            }
+            (Control::Pids, _) if gvisor => {
+                let how = format!(
+                    "gVisor's kernel: {value}; those that start at the same moment are counted late, and a sandbox that starts \
+                     them without end can keep it from answering until it is ended"
+                );
+                enforcement.hold(control, Held::Supervised, how);
+            }
             (Control::Memory, true) if !told_apart => {
                 let how = format!("{by}: {value}; a command that is killed for it is not told apart from others");
                 enforcement.hold(control, Held::Kernel, how);
@@ -62,10 +78,13 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
 }
 
 fn disk(spec: &SandboxSpec, engine: &Nature, limit: Bytes) -> (Held, String) {
-    let watched = format!(
-        "{limit} watched by the executor from inside, where removed files on their way through a socket are not seen; each \
-         file at most that much by rlimit"
-    );
+    let unseen = if engine.is_gvisor(spec.policy.privileges.runtime.as_deref()) {
+        "removed files that are open or on their way through a socket are not seen, and a file counts with its whole length"
+    } else {
+        "removed files on their way through a socket are not seen, nor more of removed files than is mapped"
+    };
+    let watched =
+        format!("{limit} watched by the executor from inside, where {unseen}; each file at most that much by rlimit");
     let root = spec.policy.filesystem.root == Root::Writable;
     let how =
         if root && engine.sizes_layers() { format!("{watched}; the root's own layer has a quota") } else { watched };
@@ -77,11 +96,11 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
     let privileges = &spec.policy.privileges;
     let granted = privileges.capabilities;
     let own_kernel = engine.own_kernel(privileges.runtime.as_deref());
+    let gvisor = engine.is_gvisor(privileges.runtime.as_deref());
     let (held, how) = if own_kernel {
-        (
-            Held::Kernel,
-            "a kernel of its own between it and this machine's, capabilities dropped, no_new_privs".to_owned(),
-        )
+        let whose = if gvisor { "gVisor's kernel" } else { "a kernel of its own" };
+        let how = format!("{whose} between it and this machine's, capabilities dropped, no_new_privs");
+        (Held::Kernel, how)
     } else if engine.user_namespaces {
         (Held::Kernel, "user namespace, capabilities dropped, no_new_privs".to_owned())
     } else if granted.is_within(Capabilities::EXTENDED) {
@@ -96,13 +115,18 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
     };
     enforcement.hold(Control::Privileges, held, how);
     let (held, how) = match privileges.user {
-        _ if engine.is_gvisor(privileges.runtime.as_deref()) => (
-            Held::None,
-            "gVisor lets commands look at the executor: its variables, maps and descriptors, and perhaps its memory",
-        ),
         _ if granted.bits() & SYS_PTRACE != 0 => {
             (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too")
         }
+        User::Root if gvisor => (
+            Held::Kernel,
+            "the executor has the commands' uid: it is not dumpable, and what is told about it is covered",
+        ),
+        User::Sandbox if gvisor => (
+            Held::Kernel,
+            "the executor's user is not the commands', and what is told about it is covered; a command can read its own \
+             output pipes, whose mode gVisor keeps",
+        ),
         User::Root => (
             Held::Kernel,
             "the executor has the commands' uid: it is not dumpable; its priority and its score for out-of-memory kills are not hidden",
@@ -112,7 +136,8 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
     let shared = if own_kernel {
         ""
     } else {
-        "; others share the commands' user, for whom the kernel counts watches of files and descriptors on their way"
+        "; others share the commands' user, for whom the kernel counts watches of files, signals and descriptors on their \
+         way, and the machine's terminals"
     };
     enforcement.hold(Control::ExecutorIdentity, held, format!("{how}{shared}"));
     match (&privileges.security_profile, engine.modules.apparmor, engine.modules.selinux) {
@@ -157,8 +182,16 @@ fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
         Root::ReadOnly => "read-only",
         Root::Writable => "a layer of its own",
     };
+    // Podman's Docker interface has no way to ask for a namespace of cgroups, which it gives by itself with version 2 only.
+    let seen = engine.kind == Kind::Podman && engine.cgroup == 1;
+    let names = match (seen, engine.rootless) {
+        (true, true) => "; the names of the engine's own cgroups are seen",
+        (true, false) => "; the name of its cgroup is seen",
+        (false, _) => "",
+    };
     format!(
-        "{} container ({runtime}), root {root}; of this machine only our program and socket are in it",
+        "{} container ({runtime}), root {root}; of this machine only our program and socket are in it{names}; device files \
+         lead to the few devices that the engine allows",
         engine.kind.name()
     )
 }
@@ -258,6 +291,8 @@ mod tests {
         let mut policy = Policy::default();
         assert_eq!(held(policy.clone(), &docker(), Control::ExecutorIdentity), Held::Kernel);
         policy.privileges.runtime = Some("runsc".into());
+        assert_eq!(held(policy.clone(), &docker(), Control::ExecutorIdentity), Held::Kernel);
+        policy.privileges.capabilities = Capabilities::from_names(["sys_ptrace"]).unwrap();
         assert_eq!(held(policy, &docker(), Control::ExecutorIdentity), Held::None);
     }
 

@@ -6,7 +6,7 @@ use bollard::{Docker, query_parameters::CreateImageOptionsBuilder};
 use futures::StreamExt;
 use sandbox_core::{Error, Fetching, Image as Wanted, Progress, Reference, Result};
 
-use crate::{credentials, failure, plan::Image};
+use crate::{credentials, failure, fault, plan::Image};
 
 /// A fetch during which nothing happens for so long has failed.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -59,12 +59,21 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
     let options = CreateImageOptionsBuilder::default().from_image(&name.in_full()).build();
     let registry = name.registry().to_owned();
     let known = tokio::task::spawn_blocking(move || credentials::of(&registry)).await.ok().flatten();
+    fault::point("before_fetch");
     let mut steps = docker.create_image(Some(options), None, known);
     let mut layers: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     loop {
         let step = match tokio::time::timeout(SILENCE, steps.next()).await {
             Err(_) => return Err(not_fetched(name, "nothing came for two minutes")),
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                fault::point("fetched");
+                return Ok(());
+            }
+            Ok(Some(Err(error))) if failure::is_silence(&error) => {
+                return Err(failure::step(format!("fetching the image {name} through the engine, which is gone,"))(
+                    error,
+                ));
+            }
             Ok(Some(Err(error))) => return Err(not_fetched(name, &failure::words(&error))),
             Ok(Some(Ok(step))) => step,
         };
@@ -78,6 +87,9 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
             }
         }
         let (done, total) = layers.values().fold((0, 0), |(done, total), layer| (done + layer.0, total + layer.1));
+        if done > 0 {
+            fault::point("fetching");
+        }
         let step = step.status.unwrap_or_default();
         progress(Fetching { step, done, total: (total > 0).then_some(total) });
     }
@@ -85,7 +97,9 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
 
 fn not_fetched(name: &Reference, why: &str) -> Error {
     let lower = why.to_ascii_lowercase();
-    let denied = ["unauthorized", "denied", "authentication"].iter().any(|word| lower.contains(word));
+    let denied = ["unauthorized", "denied", "authentication", "no basic auth", "incorrect username"]
+        .iter()
+        .any(|word| lower.contains(word));
     let absent = ["not found", "manifest unknown", "does not exist"].iter().any(|word| lower.contains(word));
     let fix = if denied {
         format!("Log in first (`docker login {}`), and check the name", name.registry())

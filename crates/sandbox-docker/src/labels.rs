@@ -20,6 +20,11 @@ pub fn of(spec: &SandboxSpec, state: &str) -> HashMap<String, String> {
     labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
+/// The labels of what no sandbox owns: an earlier server's is removed.
+pub fn of_nobody(state: &str) -> HashMap<String, String> {
+    [(SESSION, ""), (STATE, state)].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
 /// The name of a sandbox's container.
 pub fn container(id: &SessionId) -> String {
     format!("{PREFIX}{id}")

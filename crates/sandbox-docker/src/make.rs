@@ -161,7 +161,10 @@ impl Making<'_> {
     async fn boot(&self, meeting: Meeting, pid: i32, record: &Record) -> Result<Host> {
         let booting = || Error::io("starting the executor");
         let cgroup = Cgroup::of(pid).map_err(booting())?;
-        let (oom, pids) = (cgroup.oom_kills(), cgroup.refused_processes());
+        // Where the engine holds nothing, that cgroup is others' too.
+        let holds = self.engine.nature.holds;
+        let oom = holds.memory.then(|| cgroup.oom_kills()).flatten();
+        let pids = holds.pids.then(|| cgroup.refused_processes()).flatten();
         let mut message = self.message(Vec::new());
         message.oom = if oom.is_some() { OomCounter::Cgroup } else { OomCounter::None };
         message.refused_processes = pids.is_some();
@@ -185,7 +188,7 @@ impl Making<'_> {
             return Err(Error::Step { step: "starting".into(), why: "there is no token".into() });
         };
         self.create(&record.container, Source::Volume(program::volume())).await?;
-        program::provide(docker, &record.container, &self.image.id).await?;
+        program::provide(docker, &record.container, &self.image.id, self.state_id).await?;
         let mut stream: Box<dyn Duplex> = streams::attach(docker, &record.container).await?;
         self.start(&record.container).await?;
         fault::point("before_boot");

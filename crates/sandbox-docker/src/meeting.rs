@@ -22,7 +22,7 @@ use rustix::{
     },
 };
 use sandbox_executor::{
-    boot::{BootReport, PACKET_BOOT, PACKET_CONNECTION},
+    boot::{BootReport, PACKET_BOOT, PACKET_CONNECTION, PACKET_LINE},
     socket::Socket,
 };
 use sandbox_linux::watched;
@@ -138,8 +138,15 @@ impl Arrived {
         }
         // Whatever was passed that is not the proxy's listener is nothing to us.
         let door = descriptors.into_iter().next().and_then(|door| sandbox_linux::way_out::checked_door(door).ok());
-        Ok(Self { socket, door: Mutex::new(door) })
+        Ok(Self { socket: without_a_name(socket).await?, door: Mutex::new(door) })
     }
+}
+
+/// Our end of what was dialled shows its name in the container's table of sockets, so another pair is used from now on.
+async fn without_a_name(dialled: Socket) -> io::Result<Socket> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    dialled.send(&[PACKET_LINE], &[theirs.as_fd()]).await?;
+    Socket::new(ours)
 }
 
 /// Who listens for one sandbox, until it is dropped.

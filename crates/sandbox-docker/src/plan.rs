@@ -34,10 +34,19 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// What the executor needs to start commands as another user and to end them; and, given up at once, to give that user
 /// folders, and to give up the rest for good.
 const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
+/// Over gVisor's own kernel, and given up at once: there the executor holds the number of processes itself, and covers what
+/// is told about it.
+const GVISORS_CAPABILITIES: [&str; 2] = ["DAC_OVERRIDE", "SYS_ADMIN"];
+/// Memory of gVisor's own, beside that of commands.
+pub const GVISORS_MEMORY: u64 = 256 << 20;
+/// This machine's threads that gVisor may have, whatever number of processes is in it.
+const GVISORS_THREADS: i64 = 16_384;
 /// Memory that processes share by name.
 const SHARED_MEMORY: i64 = 64 << 20;
 /// Signals that may wait for one process; the kernel counts them for a user.
 const SIGNALS: i64 = 2048;
+/// How an empty folder is mounted.
+const EMPTY: &str = "ro,noexec,nosuid,nodev,mode=755,size=65536";
 /// Temporary files that outlive a restart elsewhere, and here do not.
 const VAR_TMP: u64 = 64 << 20;
 
@@ -199,27 +208,31 @@ pub fn body(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Contain
 fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> HostConfig {
     let policy = &spec.policy;
     let limits = &policy.limits;
-    let memory = i64::try_from(limits.memory.0).unwrap_or(i64::MAX);
+    let gvisor = engine.is_gvisor(policy.privileges.runtime.as_deref());
+    let memory = limits.memory.0.saturating_add(if gvisor { GVISORS_MEMORY } else { 0 });
+    let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+    let pids = if gvisor { GVISORS_THREADS } else { i64::from(limits.pids) };
     HostConfig {
         memory: engine.holds.memory.then_some(memory),
         // Memory and swap together, so none of the latter.
         memory_swap: engine.holds.memory.then_some(memory),
         nano_cpus: engine.holds.cpu.then_some(i64::from(limits.cpu_millis) * 1_000_000),
         ulimits: Some(ulimits(engine)),
-        pids_limit: engine.holds.pids.then_some(i64::from(limits.pids)),
+        pids_limit: engine.holds.pids.then_some(pids),
         oom_kill_disable: Some(false),
         storage_opt: (engine.sizes_layers() && policy.filesystem.root == Root::Writable)
             .then(|| HashMap::from([("size".to_owned(), limits.disk.0.to_string())])),
         readonly_rootfs: Some(policy.filesystem.root == Root::ReadOnly),
-        tmpfs: Some(tmpfs(spec, ground.image)),
+        tmpfs: Some(tmpfs(spec, engine, ground.image)),
         shm_size: Some(SHARED_MEMORY),
         mounts: Some(mounts(spec, ground)),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(capabilities(policy.privileges.capabilities)),
+        cap_add: Some(capabilities(policy.privileges.capabilities, gvisor)),
         security_opt: Some(security_options(spec, engine, &ground.filter)),
         masked_paths: Some(MASKED.map(String::from).into()),
         readonly_paths: Some(READ_ONLY.map(String::from).into()),
         network_mode: Some("none".into()),
+        sysctls: (!engine.own_kernel(policy.privileges.runtime.as_deref())).then(sysctls),
         dns: spec.has_way_out().then(|| vec![way_out::DNS_SERVER.to_string()]),
         ipc_mode: Some("private".into()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
@@ -239,14 +252,32 @@ fn ulimits(engine: &Nature) -> Vec<ResourcesUlimits> {
     [("sigpending", SIGNALS)].into_iter().chain(engine.rlimits.iter().copied()).map(limit).collect()
 }
 
+/// Docker lets everybody listen on low ports, which only a capability gives.
+fn sysctls() -> HashMap<String, String> {
+    HashMap::from([("net.ipv4.ip_unprivileged_port_start".to_owned(), "1024".to_owned())])
+}
+
 /// Folders in memory, each with a size. What an image wants a volume for is one too, or nobody would bound it.
-fn tmpfs(spec: &SandboxSpec, image: &Image) -> HashMap<String, String> {
+fn tmpfs(spec: &SandboxSpec, engine: &Nature, image: &Image) -> HashMap<String, String> {
     let size = |bytes: u64| format!("rw,exec,nosuid,nodev,mode=1777,size={bytes}");
     let tmp = spec.policy.limits.tmp.0;
     let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
     let wanted = image.volumes.iter().filter(|target| !taken.contains(*target) && target.starts_with('/'));
     let own = [("/tmp".to_owned(), size(tmp)), ("/var/tmp".to_owned(), size(tmp.min(VAR_TMP)))];
-    wanted.map(|target| (target.clone(), size(tmp))).chain(own).collect()
+    let empty = empty(spec, engine).iter().map(|target| ((*target).to_owned(), EMPTY.to_owned()));
+    wanted.map(|target| (target.clone(), size(tmp))).chain(own).chain(empty).collect()
+}
+
+/// What has something over it that is empty and cannot be written. gVisor hides nothing that it is told to hide, and Podman
+/// puts a folder there that can be written and has no size.
+fn empty(spec: &SandboxSpec, engine: &Nature) -> &'static [&'static str] {
+    if engine.is_gvisor(spec.policy.privileges.runtime.as_deref()) {
+        &["/sys", "/sys/fs/cgroup"]
+    } else if engine.kind == Kind::Podman && spec.policy.filesystem.root == Root::ReadOnly {
+        &["/run"]
+    } else {
+        &[]
+    }
 }
 
 fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
@@ -288,9 +319,10 @@ fn read_only(typ: MountType, source: &str, target: &str) -> Mount {
 }
 
 /// What the policy grants, and what the executor needs.
-fn capabilities(granted: Capabilities) -> Vec<String> {
+fn capabilities(granted: Capabilities, gvisor: bool) -> Vec<String> {
     let granted = granted.names().into_iter().map(str::to_ascii_uppercase);
-    let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).collect();
+    let more = gvisor.then_some(GVISORS_CAPABILITIES.map(String::from)).into_iter().flatten();
+    let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).chain(more).collect();
     all.into_iter().collect()
 }
 

@@ -152,7 +152,10 @@ fn no_policy_makes_a_container_privileged_or_joins_it_with_others() {
         assert_eq!(host.ipc_mode.as_deref(), Some("private"));
         assert_eq!(host.cgroupns_mode, Some(HostConfigCgroupnsModeEnum::PRIVATE));
         assert_eq!((host.pid_mode, host.uts_mode, host.userns_mode, host.cgroup_parent), (None, None, None, None));
-        assert_eq!((host.port_bindings, host.publish_all_ports, host.links, host.sysctls), (None, None, None, None));
+        assert_eq!((host.port_bindings, host.publish_all_ports, host.links), (None, None, None));
+        let sysctls = host.sysctls.unwrap();
+        assert_eq!(sysctls.len(), 1, "{sysctls:?}");
+        assert_eq!(sysctls["net.ipv4.ip_unprivileged_port_start"], "1024", "low ports take a capability");
         assert_eq!((host.init, host.auto_remove), (Some(false), Some(false)));
         assert!(host.masked_paths.unwrap().contains(&"/proc/kcore".to_owned()));
         assert!(host.readonly_paths.unwrap().contains(&"/proc/sys".to_owned()));
@@ -231,4 +234,27 @@ fn places_that_are_not_ours_to_give_are_refused() {
     for place in ["/data", "/home/sandbox/x", "/workspace", "/var/lib/mine", "/etc/ssl"] {
         assert!(!refused(place), "{place}");
     }
+}
+
+#[test]
+fn gvisor_has_room_of_its_own_and_nothing_to_look_at() {
+    let mut wanted = spec("yolo-3");
+    wanted.policy.privileges.runtime = Some("runsc".into());
+    let (_, host) = planned(&wanted, &docker());
+    assert_eq!(host.memory, Some((wanted.policy.limits.memory.0 + (256 << 20)) as i64));
+    assert_eq!((host.pids_limit, host.sysctls), (Some(16_384), None), "the executor holds the number of processes");
+    let added = host.cap_add.unwrap();
+    assert!(added.contains(&"SYS_ADMIN".to_owned()) && added.contains(&"DAC_OVERRIDE".to_owned()), "{added:?}");
+    let tmpfs = host.tmpfs.unwrap();
+    assert!(tmpfs["/sys"].starts_with("ro,") && tmpfs["/sys/fs/cgroup"].starts_with("ro,"), "{tmpfs:?}");
+    let plain = planned(&spec("yolo-3"), &docker()).1;
+    assert!(!plain.cap_add.unwrap().contains(&"SYS_ADMIN".to_owned()));
+    assert!(!plain.tmpfs.unwrap().contains_key("/sys"));
+}
+
+#[test]
+fn podmans_own_folder_in_memory_cannot_be_written() {
+    let podman = Nature { kind: Kind::Podman, ..docker() };
+    assert!(planned(&spec("yolo-3"), &podman).1.tmpfs.unwrap()["/run"].starts_with("ro,"));
+    assert!(!planned(&spec("yolo-4"), &podman).1.tmpfs.unwrap().contains_key("/run"));
 }

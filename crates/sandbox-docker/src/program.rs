@@ -12,7 +12,7 @@ use sandbox_core::{Error, Result};
 use sandbox_linux::executor_image;
 
 use crate::{
-    failure,
+    failure, fault, labels,
     plan::{PROGRAM, PROGRAM_FOLDER},
     removal, secrets,
 };
@@ -23,11 +23,11 @@ pub fn volume() -> String {
 }
 
 /// Sees to it that a container that was made, and not started, has the whole program.
-pub async fn provide(docker: &Docker, container: &str, image: &str) -> Result<()> {
+pub async fn provide(docker: &Docker, container: &str, image: &str, state: &str) -> Result<()> {
     if is_there(docker, container).await {
         return Ok(());
     }
-    fill(docker, image).await?;
+    fill(docker, image, state).await?;
     if is_there(docker, container).await {
         return Ok(());
     }
@@ -41,7 +41,7 @@ async fn is_there(docker: &Docker, container: &str) -> bool {
 }
 
 /// Through a container that is never started: its volume can be written from outside.
-async fn fill(docker: &Docker, image: &str) -> Result<()> {
+async fn fill(docker: &Docker, image: &str, state: &str) -> Result<()> {
     let filling = || failure::step("bringing the executor to the engine");
     let name = format!("sandbox-mcp-fill-{}", secrets::random_text(8).map_err(Error::io("choosing a name"))?);
     let mount = Mount {
@@ -53,6 +53,7 @@ async fn fill(docker: &Docker, image: &str) -> Result<()> {
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
         entrypoint: Some(vec![PROGRAM.into()]),
+        labels: Some(labels::of_nobody(state)),
         host_config: Some(HostConfig {
             mounts: Some(vec![mount]),
             network_mode: Some("none".into()),
@@ -62,6 +63,7 @@ async fn fill(docker: &Docker, image: &str) -> Result<()> {
     };
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     docker.create_container(Some(options), body).await.map_err(filling())?;
+    fault::point("filling");
     let options = UploadToContainerOptionsBuilder::default().path(PROGRAM_FOLDER).build();
     let archive = bollard::body_full(Bytes::from(archive("executor", executor_image::program())));
     let filled = docker.upload_to_container(&name, Some(options), archive).await.map_err(filling());

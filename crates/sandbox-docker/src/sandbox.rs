@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_core::{Bytes, Channel, Door, Error, Facts, Result, Sandbox, Usage};
+use sandbox_core::{Bytes, Channel, Control, Door, Error, Facts, Held, Result, Sandbox, Usage};
 use sandbox_executor::client::Client;
 use sandbox_linux::folder::{self, Lock};
 use tokio::{io::unix::AsyncFd, sync::OnceCell};
@@ -115,6 +115,14 @@ impl DockerSandbox {
     }
 }
 
+impl DockerSandbox {
+    /// Whether its processes have a cgroup that nobody else is in: only then is it limited by one.
+    fn has_cgroup(&self) -> bool {
+        let memory = self.facts.enforcement.0.get(&Control::Memory);
+        memory.is_some_and(|holding| holding.held == Held::Kernel)
+    }
+}
+
 #[async_trait]
 impl Sandbox for DockerSandbox {
     fn facts(&self) -> &Facts {
@@ -133,7 +141,10 @@ impl Sandbox for DockerSandbox {
 
     async fn usage(&self) -> Result<Usage> {
         let here = match self.record.line {
-            record::Line::Socket { pid, .. } => Cgroup::of(pid).ok().and_then(|cgroup| cgroup.usage()),
+            record::Line::Socket { pid, .. } if self.has_cgroup() => {
+                Cgroup::of(pid).ok().and_then(|cgroup| cgroup.usage())
+            }
+            record::Line::Socket { pid, .. } => Some(usage::of_tree(pid)),
             record::Line::Streams { .. } => None,
         };
         let usage = match here {

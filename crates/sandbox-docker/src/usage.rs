@@ -70,6 +70,32 @@ impl Cgroup {
     }
 }
 
+/// What a process and all beneath it use, where no cgroup counts them: as the system shows it to everybody.
+pub fn of_tree(pid: i32) -> Usage {
+    let (mut waiting, mut usage) = (vec![pid], Usage::default());
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    let page = rustix::param::page_size() as u64;
+    while let Some(pid) = waiting.pop() {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let stat = read("stat");
+        // After the name, which may hold anything: state, parent, …, and from the twelfth on the times.
+        let fields: Vec<u64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().map(number).collect();
+        let at = |index: usize| fields.get(index).copied().unwrap_or_default();
+        usage.cpu += Duration::from_secs_f64((at(11) + at(12)) as f64 / ticks as f64);
+        usage.memory.0 += read("statm").split_whitespace().nth(1).map(number).unwrap_or_default() * page;
+        usage.pids += u32::from(!stat.is_empty());
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            waiting.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        }
+    }
+    usage
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_default()
+}
+
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }

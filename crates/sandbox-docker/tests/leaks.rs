@@ -1,22 +1,33 @@
-//! A server that is killed at every step of making and removing a container leaves nothing: the next one finds what is there,
-//! and removes what nobody owns. Runs against `SANDBOX_TEST_ENGINE`, as the conformance suite does.
+//! A server or an engine that is killed at any step of fetching an image, and of making and removing a container, leaves
+//! nothing half there: the next server finds what is there, and removes what nobody owns.
+//!
+//! With `SANDBOX_TEST_ENGINE` only servers are killed. With `SANDBOX_TEST_ARCHIVE`, the root file system of a small image,
+//! a Docker and a registry are started that can be killed too; that takes root.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "this is a test")]
 
+mod support;
+
 use std::{
+    collections::BTreeSet,
     fs,
-    os::unix::fs::DirBuilderExt,
+    panic::AssertUnwindSafe,
     path::Path,
-    process::Command,
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
-use sandbox_core::{Backend, Image, Policy, SandboxSpec, SessionId, UserId, exec::Exec};
+use rustix::process::{Pid, Signal, kill_process};
+use sandbox_core::{Backend, Reference, exec::Exec};
 use sandbox_docker::{DockerBackend, Options};
 use sandbox_executor::client::Client;
+use support::{Dockerd, Registry, docker, publish, spec, state_in, things, variable, wait_until};
+use tokio::runtime::Runtime;
 
-/// Steps at which a server is killed, in order.
-const STEPS: [&str; 9] = [
+/// Steps of fetching an image.
+const FETCHING: [&str; 3] = ["before_fetch", "fetching", "fetched"];
+/// Steps of making and removing a container, in order.
+const LIVING: [&str; 8] = [
     "folder_made",
     "before_create",
     "created",
@@ -25,71 +36,166 @@ const STEPS: [&str; 9] = [
     "booted",
     "container_removed",
     "volumes_removed",
-    "nothing",
 ];
 /// Says that this process is the one that is killed, and where its state is.
 const VICTIM: &str = "SANDBOX_TEST_VICTIM";
 const DIE_AT: &str = "SANDBOX_MCP_DOCKER_DIE_AT";
+const STOP_AT: &str = "SANDBOX_MCP_DOCKER_STOP_AT";
 
 fn main() {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let Some(engine) = variable("SANDBOX_TEST_ENGINE") else {
-        println!("skipped: SANDBOX_TEST_ENGINE names no engine (tests/engines/run starts some)");
-        return;
-    };
-    let image = variable("SANDBOX_TEST_IMAGE").expect("SANDBOX_TEST_IMAGE names an image");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let backend = |state: &Path| {
-        let options = Options { address: Some(engine.clone()), image: image.parse().ok() };
-        DockerBackend::new(state, options).expect("the backend starts")
-    };
-    if let Some(state) = variable(VICTIM) {
-        return runtime.block_on(live_and_die(&backend(state.as_ref())));
+    if let (Some(state), Some(engine), Some(image)) =
+        (variable(VICTIM), variable("SANDBOX_TEST_ENGINE"), variable("SANDBOX_TEST_IMAGE"))
+    {
+        let image = image.parse().expect("the name of an image");
+        return runtime.block_on(live(&backend(&engine, state.as_ref()), &image));
     }
     let mut failed = 0;
-    for step in STEPS {
-        let outcome = std::panic::catch_unwind(|| {
-            let folder = tempfile::tempdir().expect("a folder");
-            let state = folder.path().join("state");
-            fs::DirBuilder::new().mode(0o700).create(&state).expect("a folder for the state");
-            let status =
-                Command::new("/proc/self/exe").env(VICTIM, &state).env(DIE_AT, step).status().expect("a victim");
-            assert!(status.success() == (step == "nothing"), "it was to die at {step}: {status}");
-            runtime.block_on(nothing_is_left(&backend(&state), &state));
-        });
-        println!("test killed at {step} ... {}", if outcome.is_ok() { "ok" } else { "FAILED" });
-        failed += i32::from(outcome.is_err());
+    if let Some(archive) = variable("SANDBOX_TEST_ARCHIVE") {
+        failed += all_of_ours(&runtime, archive.as_ref());
+    } else if let Some(engine) = variable("SANDBOX_TEST_ENGINE") {
+        let image = variable("SANDBOX_TEST_IMAGE").expect("SANDBOX_TEST_IMAGE names an image");
+        let stage = Stage { engine, image: image.parse().expect("the name of an image"), runtime: &runtime };
+        for step in LIVING.into_iter().chain(["nothing"]) {
+            failed += told(&format!("server killed at {step}"), || stage.kill_server(step));
+        }
+    } else {
+        println!("skipped: SANDBOX_TEST_ENGINE names no engine (tests/engines/run starts some)");
     }
     std::process::exit(i32::from(failed > 0));
 }
 
-async fn live_and_die(backend: &DockerBackend) {
-    let owner = UserId::local();
-    let spec = SandboxSpec {
-        id: SessionId::random(&owner).expect("an id"),
-        owner,
-        image: Image::Host,
-        policy: Policy::default(),
-        persistent: false,
-        env: Default::default(),
-        certificates: None,
-        tools: Vec::new(),
-    };
-    let sandbox = backend.create(&spec).await.expect("a sandbox");
-    let client = Client::connect(sandbox.connect().await.expect("a connection")).await.expect("a connection");
-    drop(client.spawn(&Exec::shell("sleep 1000")).await.expect("a command"));
-    sandbox.destroy().await.expect("removed");
+/// With an engine and a registry that are started and killed here.
+fn all_of_ours(runtime: &Runtime, archive: &Path) -> u32 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let registry = Registry::start(folder.path(), false);
+    let mut engine = Dockerd::start(&folder.path().join("docker"));
+    let image = registry.image("leaks");
+    publish(&engine.address(), archive, folder.path(), &image);
+    let stage = Stage { engine: engine.address(), image, runtime };
+    let mut failed = 0;
+    for step in FETCHING {
+        failed += told(&format!("server killed at {step}"), || {
+            stage.forget_image();
+            stage.kill_server(step);
+        });
+        failed += told(&format!("engine killed at {step}"), || {
+            stage.forget_image();
+            stage.kill_engine(step, &mut engine);
+            assert_eq!(engine.half_fetched(), [""; 0], "of a fetch that was not completed");
+        });
+    }
+    for step in LIVING {
+        failed += told(&format!("engine killed at {step}"), || stage.kill_engine(step, &mut engine));
+    }
+    drop(engine);
+    // What a killed engine left mounted.
+    let _ = Command::new("sh")
+        .args(["-c", "grep -o \" $0/[^ ]*\" /proc/self/mounts | sort -r | xargs -r umount -l"])
+        .arg(folder.path())
+        .status();
+    failed
 }
 
-/// What lives is adopted and can be used, and then removed; everything else is gone.
-async fn nothing_is_left(backend: &DockerBackend, state: &Path) {
+fn told(name: &str, test: impl FnOnce()) -> u32 {
+    let began = Instant::now();
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(test));
+    let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+    println!("test {name} ... {word} ({} ms)", began.elapsed().as_millis());
+    u32::from(outcome.is_err())
+}
+
+fn backend(engine: &str, state: &Path) -> DockerBackend {
+    let options = Options { address: Some(engine.to_owned()), image: None };
+    DockerBackend::new(state, options).expect("the backend starts")
+}
+
+/// Where something is killed.
+struct Stage<'a> {
+    engine: String,
+    image: Reference,
+    runtime: &'a Runtime,
+}
+
+impl Stage<'_> {
+    fn things(&self) -> BTreeSet<String> {
+        self.runtime.block_on(things(&self.engine))
+    }
+
+    fn forget_image(&self) {
+        let _ = std::panic::catch_unwind(|| docker(&self.engine, &["rmi", "--force", self.image.as_str()]));
+    }
+
+    fn victim(&self, state: &Path, variable: &str, step: &str) -> Child {
+        let mut command = Command::new("/proc/self/exe");
+        command.env(VICTIM, state).env(variable, step).env("SANDBOX_TEST_ENGINE", &self.engine);
+        command.env("SANDBOX_TEST_IMAGE", self.image.as_str()).spawn().expect("a victim")
+    }
+
+    fn kill_server(&self, step: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        let status = self.victim(&state, DIE_AT, step).wait().expect("its end");
+        assert!(status.success() == (step == "nothing"), "it was to die at {step}: {status}");
+        self.nothing_is_left(&state, &before);
+    }
+
+    /// The server waits there until the engine is dead, and goes on without it; both are started again.
+    fn kill_engine(&self, step: &str, engine: &mut Dockerd) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        let mut victim = self.victim(&state, STOP_AT, step);
+        let stat = format!("/proc/{}/stat", victim.id());
+        let is_stopped = || fs::read_to_string(&stat).is_ok_and(|text| text.contains(") T "));
+        wait_until(&format!("that it comes to {step}"), is_stopped);
+        engine.kill();
+        kill_process(Pid::from_child(&victim), Signal::CONT).expect("it goes on");
+        let status = victim.wait().expect("its end");
+        assert!(status.code().is_some_and(|code| code <= 3), "without an engine it ended with {status}");
+        engine.start_again();
+        self.nothing_is_left(&state, &before);
+    }
+
+    /// What lives is adopted and can be used, and then removed; everything else is gone, and all can be made anew.
+    fn nothing_is_left(&self, state: &Path, before: &BTreeSet<String>) {
+        let backend = backend(&self.engine, state);
+        self.runtime.block_on(async {
+            clear(&backend, state).await;
+            let left = things(&self.engine).await;
+            assert_eq!(left.difference(before).collect::<Vec<_>>(), [""; 0], "left at the engine");
+            let sandbox = backend.create(&spec(&self.image)).await.expect("a sandbox as before");
+            sandbox.destroy().await.expect("removed");
+            assert_eq!(&things(&self.engine).await, before);
+        });
+    }
+}
+
+/// Ends with 3 where an engine went away under it.
+async fn live(backend: &DockerBackend, image: &Reference) {
+    let lived = async {
+        backend.fetch(image, &|_| {}).await?;
+        let sandbox = backend.create(&spec(image)).await?;
+        let channel = sandbox.connect().await?;
+        if let Ok(client) = Client::connect(channel).await {
+            drop(client.spawn(&Exec::shell("sleep 1000")).await);
+        }
+        sandbox.destroy().await
+    };
+    let lived: sandbox_core::Result<()> = lived.await;
+    if let Err(error) = lived {
+        println!("   the server: {error}");
+        std::process::exit(3);
+    }
+}
+
+async fn clear(backend: &DockerBackend, state: &Path) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let recovered = backend.recover().await.expect("recovered");
         for sandbox in &recovered.alive {
             if let Ok(channel) = sandbox.connect().await {
                 let client = Client::connect(channel).await.expect("a connection");
-                assert_eq!(client.jobs().await.expect("jobs").iter().filter(|job| job.exit.is_none()).count(), 0);
+                client.jobs().await.expect("its jobs");
             }
             sandbox.destroy().await.expect("removed");
         }

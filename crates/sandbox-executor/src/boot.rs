@@ -156,6 +156,8 @@ pub const LETTER_OOM: u8 = b'o';
 pub const LETTER_PIDS: u8 = b'p';
 /// A packet for an executor that has dialled: the descriptor that comes along is a connection of a server.
 pub const PACKET_CONNECTION: u8 = b'C';
+/// The same: the descriptor that comes along is what both sides use from now on. It has no name that a sandbox could see.
+pub const PACKET_LINE: u8 = b'L';
 
 /// How an executor is reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

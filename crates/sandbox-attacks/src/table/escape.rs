@@ -5,7 +5,8 @@ use crate::{
     Wall::{self, *},
     attack::Way,
     expectation::{
-        another_user, capabilities_may_be_granted, debuggers_may, own_output, root_inside_may, root_may_be_writable,
+        another_user, capabilities_may_be_granted, debuggers_may, no_devices, own_output, root_inside_may,
+        root_may_be_writable,
     },
     outside::neighbours,
 };
@@ -257,7 +258,8 @@ pub(super) const MACHINE: &[Attack] = &[
         "device_files",
         &[Devices],
         "Makes a file for a device that everybody may name, and has the kernel look for it",
-    ),
+    )
+    .expecting(no_devices),
     escape("open_host_devices", &[Devices, MountNamespace], "Opens devices of the machine"),
     escape("unexpected_devices", &[Devices], "Looks for devices beyond the usual six"),
     escape("type_into_terminal", &[SystemCallFilter], "Types into a terminal with TIOCSTI"),

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::{Room, Way},
-    expectation::{kernel_memory, own_share, own_user},
+    expectation::{files_on_their_way, kernel_memory, own_counts, own_share, own_user, removed_files},
     outside::jobs,
 };
 
@@ -51,15 +51,19 @@ pub(super) const ATTACKS: &[Attack] = &[
     exhaustion("disk_by_name", &[DiskLimit], "Fills the disk with files"),
     exhaustion("disk_in_home", &[DiskLimit], "Fills the disk with files in HOME"),
     exhaustion("disk_in_root", &[DiskLimit, ReadOnlyRoot], "Fills the disk with files in the root file system"),
-    exhaustion("disk_without_a_name", &[DiskLimit], "Fills the disk with open files that have no name"),
-    exhaustion("disk_mapped_without_a_name", &[DiskLimit], "Fills the disk with files that only memory refers to"),
-    exhaustion("disk_on_its_way", &[DiskLimit], "Fills the disk with files that are on their way between processes"),
+    exhaustion("disk_without_a_name", &[DiskLimit], "Fills the disk with open files that have no name")
+        .expecting(removed_files),
+    exhaustion("disk_mapped_without_a_name", &[DiskLimit], "Fills the disk with files that only memory refers to")
+        .expecting(removed_files),
+    exhaustion("disk_on_its_way", &[DiskLimit], "Fills the disk with files that are on their way between processes")
+        .expecting(files_on_their_way),
     exhaustion(
         "disk_kept_by_a_rule",
         &[DiskLimit, SystemCallFilter],
         "Fills the disk with files that only rules refer to",
     ),
-    exhaustion("disk_of_running_programs", &[DiskLimit], "Fills the disk with programs that run and have no name"),
+    exhaustion("disk_of_running_programs", &[DiskLimit], "Fills the disk with programs that run and have no name")
+        .expecting(removed_files),
     exhaustion("disk_mapped_in_odd_folders", &[DiskLimit], "Fills the disk with files whose names look like memory"),
     exhaustion("disk_reserved", &[DiskLimit], "Reserves room on the disk without writing"),
     exhaustion("disk_sparse_then_filled", &[DiskLimit], "Fills holes in huge files"),
@@ -69,8 +73,8 @@ pub(super) const ATTACKS: &[Attack] = &[
         .by(Way::Exhausting(Room::TinyDisk)),
     exhaustion("disk_long_names", &[DiskLimit], "Fills a folder with long names"),
     exhaustion("open_files", &[UserLimits], "Opens files without end"),
-    exhaustion("inotify_instances", &[UserLimits], "Uses up the user's file watchers"),
-    exhaustion("inotify_watches", &[UserLimits], "Uses up the user's watched files"),
+    exhaustion("inotify_instances", &[UserLimits], "Uses up the user's file watchers").expecting(own_counts),
+    exhaustion("inotify_watches", &[UserLimits], "Uses up the user's watched files").expecting(own_counts),
     exhaustion("share_of_files", &[UserLimits], "Opens more files than a sandbox has of its user's")
         .expecting(own_share),
     exhaustion("share_of_signals", &[UserLimits], "Queues more signals than a sandbox has of its user's")
@@ -79,11 +83,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         .expecting(own_share),
     exhaustion("share_of_watchers", &[UserLimits], "Takes more file watchers than a sandbox has of its user's")
         .expecting(own_share),
-    exhaustion("terminals", &[UserLimits], "Uses up the machine's terminals"),
-    exhaustion("queued_signals", &[UserLimits], "Uses up the user's queue of signals"),
+    exhaustion("terminals", &[UserLimits], "Uses up the machine's terminals").expecting(own_counts),
+    exhaustion("queued_signals", &[UserLimits], "Uses up the user's queue of signals").expecting(own_counts),
     exhaustion("message_queues", &[UserLimits, IpcNamespace], "Uses up message queues"),
     exhaustion("aio_contexts", &[UserLimits, SystemCallFilter], "Uses up the machine's asynchronous I/O"),
-    exhaustion("timers", &[UserLimits], "Uses up the user's timers"),
+    exhaustion("timers", &[UserLimits], "Uses up the user's timers").expecting(own_counts),
     exhaustion("epoll_watches", &[UserLimits], "Uses up the user's watched descriptors"),
     exhaustion("event_descriptors", &[UserLimits], "Opens event descriptors without end"),
     exhaustion("file_locks", &[UserLimits, MemoryLimit], "Takes thousands of locks on a file"),

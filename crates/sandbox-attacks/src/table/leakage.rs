@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::{root_may_be_writable, unpromised},
+    expectation::{cgroup_names, root_may_be_writable, unpromised},
     judge,
     outside::neighbours,
 };
@@ -41,7 +41,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     leakage("mount_table", &[MountNamespace], "Looks in the mount table for folders of the machine")
         .expecting(unpromised)
         .by(Way::Judged(judge::mount_table)),
-    leakage("cgroup_path", &[CgroupNamespace], "Asks for its place in the machine's cgroup tree"),
+    leakage("cgroup_path", &[CgroupNamespace], "Asks for its place in the machine's cgroup tree")
+        .expecting(cgroup_names),
     leakage("boot_command_line", &[ProcMasks], "Reads how the machine's kernel was started")
         .by(Way::Judged(judge::boot_command_line)),
     leakage("interrupts", &[ProcMasks], "Reads the interrupt counters, with which key strokes were told apart"),

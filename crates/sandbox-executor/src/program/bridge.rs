@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Executor, hide,
+    Executor, hide, itself,
     serve::{Presence, joined, welcome},
 };
 
@@ -72,6 +72,8 @@ async fn admitted(mut stream: UnixStream, token: &[u8]) -> Option<UnixStream> {
 
 /// Carries bytes between our standard streams and the executor, until either is gone.
 pub fn cross() -> io::Result<()> {
+    // An engine starts it with all that a container has, of which it needs nothing.
+    itself::give_up_all_but(0).map_err(io::Error::other)?;
     let _ = hide();
     let mut token = [0; TOKEN];
     // Not a byte more than that: what follows is for the executor.

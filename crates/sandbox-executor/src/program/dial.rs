@@ -4,7 +4,10 @@ use std::{io, os::fd::OwnedFd, path::PathBuf, rc::Rc, time::Duration};
 
 use rustix::net::SocketFlags;
 use sandbox_core::Channel;
-use sandbox_executor::{boot::PACKET_CONNECTION, socket::Socket};
+use sandbox_executor::{
+    boot::{PACKET_CONNECTION, PACKET_LINE},
+    socket::Socket,
+};
 
 use super::{
     Executor, door, roles,
@@ -49,15 +52,23 @@ impl Dialled {
 }
 
 async fn take_connections(server: OwnedFd, executor: &Rc<Executor>, presence: &Rc<Presence>) -> io::Result<()> {
-    let socket = Socket::new(server)?;
+    let mut socket = Socket::new(server)?;
     loop {
         let mut packet = [0; 16];
         let (length, descriptors) = socket.receive(&mut packet).await?;
         if length == 0 {
             return Ok(());
         }
-        if packet[..length] == [PACKET_CONNECTION] {
-            descriptors.into_iter().for_each(|connection| welcome(executor, presence, Channel::Local(connection)));
+        match packet[..length] {
+            [PACKET_CONNECTION] => {
+                descriptors.into_iter().for_each(|connection| welcome(executor, presence, Channel::Local(connection)));
+            }
+            [PACKET_LINE] => {
+                if let Some(line) = descriptors.into_iter().next() {
+                    socket = Socket::new(line)?;
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::{
     fs::{Gid, Mode, OFlags, Uid, chown, open},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, unmount},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{
         CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
         set_capabilities, set_no_new_privs,
@@ -18,6 +19,9 @@ use super::sys;
 
 /// Nothing is in it yet, so something may be mounted over it for a moment.
 const POINT: &str = "/tmp";
+
+/// Signals that may wait for the processes of one user.
+const SIGNALS: u64 = 2048;
 
 /// Does it, before anything else runs here.
 pub fn prepare(boot: &Boot) -> Result<(), String> {
@@ -32,6 +36,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
         cover_ourselves()?;
         remove_devices();
     }
+    hold_signals();
     if let Some(keep) = boot.itself.keep {
         give_up_all_but(keep)?;
     }
@@ -42,7 +47,7 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
 }
 
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
-fn give_up_all_but(keep: u64) -> Result<(), String> {
+pub fn give_up_all_but(keep: u64) -> Result<(), String> {
     let kept = CapabilitySet::from_bits_retain(keep);
     for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         if !kept.contains(one) {
@@ -63,6 +68,14 @@ fn give_up_all_but(keep: u64) -> Result<(), String> {
             set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })
         })
         .map_err(|error| format!("giving up capabilities failed: {error}"))
+}
+
+/// Signals that may wait, for us and all that we will start. Not every engine does it that is asked to.
+fn hold_signals() {
+    let now = getrlimit(Resource::Sigpending);
+    if now.maximum.is_none_or(|most| most > SIGNALS) {
+        let _ = setrlimit(Resource::Sigpending, Rlimit { current: Some(SIGNALS), maximum: Some(SIGNALS) });
+    }
 }
 
 /// A cgroup of this sandbox's own kernel, with us and all that we will start in it. It cannot be reached once it is

@@ -169,6 +169,14 @@ async fn removed(found: &mut Found) {
                 }
             }
         }
+        // Of a program that runs only a part may be mapped.
+        if let Ok(stat) = statat(CWD, format!("/proc/{process}/exe"), AtFlags::empty())
+            && stat.st_nlink == 0
+            && found.devices.contains(&stat.st_dev)
+            && known.insert((stat.st_dev, stat.st_ino))
+        {
+            found.bytes = found.bytes.saturating_add(stat.st_blocks as u64 * 512 + ENTRY);
+        }
         let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
         for (device, number, bytes) in maps.lines().filter_map(mapped) {
             if found.devices.contains(&device) && known.insert((device, number)) {
