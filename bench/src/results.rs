@@ -107,7 +107,11 @@ impl Results {
         }
         let title = "Tasks of the built-in agent, whose model answers at once (first output: the model is reached)";
         section(&mut page, title, self.tasks.as_ref().map(|tasks| tasks.own.as_slice()));
-        section(&mut page, "The same task for Claude Code", self.claude_code.as_deref());
+        section(
+            &mut page,
+            "The same task for Claude Code (sandboxes yield to other work: only an idle machine tells)",
+            self.claude_code.as_deref(),
+        );
         page
     }
 

@@ -146,7 +146,8 @@ fn at_once(server: &mut mcp::Server) -> Result<Duration> {
     Ok(time)
 }
 
-/// With the same words and settings as we give it.
+/// With the same task, model and switches, but for those that only a task of ours has: its input comes as an argument and not
+/// as a stream, and neither our prompt nor the list of tools that are off is there.
 fn on_the_host(program: &Path, home: &Path, model: &Model) -> Result<Timing> {
     let folder = tempfile::tempdir_in(home)?;
     let task = format!("Do what is to be done. {CALLS}{OF_A_PROGRAM}");
