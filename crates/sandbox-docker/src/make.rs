@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -218,11 +218,13 @@ impl Making<'_> {
         let (meeting, certificates) = (self.folder.join(meeting::FOLDER), self.folder.join("certificates.pem"));
         let here = self.reach() == Reach::Socket;
         let stub = self.state.join("cache").join(crate::programs::STUB);
+        let hosts = self.hosts()?;
         let ground = Ground {
             state: self.state_id,
             image: &self.image,
             program,
             meeting: here.then_some(&meeting),
+            hosts: hosts.as_deref(),
             certificates: (self.engine.nature.here && certificates.exists()).then_some(&certificates),
             covered: (!self.covered.is_empty()).then_some((&stub, &self.covered)),
             filter: self.filter()?,
@@ -235,6 +237,20 @@ impl Making<'_> {
             .map_err(|error| trouble::explain("making the container", &failure::words(&error), &self.engine.nature))?;
         fault::point("created");
         Ok(())
+    }
+
+    /// Podman writes the machine's own name into the file that it makes.
+    fn hosts(&self) -> Result<Option<PathBuf>> {
+        let nature = &self.engine.nature;
+        if nature.kind != Kind::Podman || !nature.here {
+            return Ok(None);
+        }
+        let path = self.folder.join("hosts");
+        let text = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n";
+        std::fs::write(&path, text).map_err(Error::io(format!("writing {}", path.display())))?;
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(&path, readable).map_err(Error::io(format!("writing {}", path.display())))?;
+        Ok(Some(path))
     }
 
     /// Podman reads it from a file of its machine, Docker from the request.

@@ -31,6 +31,8 @@ pub const MEETING: &str = "/opt/sandbox/server";
 pub const SOCKET: &str = "/opt/sandbox/server/socket";
 /// Where programs look for certificates.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Names of hosts.
+const HOSTS: &str = "/etc/hosts";
 /// What the executor needs to start commands as another user and to end them; and, given up at once, to give that user
 /// folders, and to give up the rest for good.
 const EXECUTORS: [&str; 5] = ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"];
@@ -115,6 +117,8 @@ pub struct Ground<'a> {
     pub meeting: Option<&'a Path>,
     /// A file with certificates to trust.
     pub certificates: Option<&'a Path>,
+    /// The file with names of hosts, where the engine's own would tell the machine's name.
+    pub hosts: Option<&'a Path>,
     /// Files inside that are covered, because the policy takes those programs away; with what covers them.
     pub covered: Option<(&'a Path, &'a [String])>,
     /// The filter for system calls.
@@ -299,13 +303,16 @@ fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
     let file = |path: &Path, target: &str| read_only(MountType::BIND, &path.to_string_lossy(), target);
     let meeting = ground.meeting.map(|folder| file(folder, MEETING));
     let certificates = ground.certificates.map(|path| file(path, CERTIFICATES));
+    let hosts = ground
+        .hosts
+        .map(|path| Mount { read_only: Some(spec.policy.filesystem.root == Root::ReadOnly), ..file(path, HOSTS) });
     let covered =
         ground.covered.into_iter().flat_map(|(stub, targets)| targets.iter().map(move |target| (stub, target)));
     let covered = covered.map(|(stub, target)| file(stub, target));
     // An engine elsewhere does not have them; whoever needs them copies them.
     let tools = if matches!(ground.program, Source::File(_)) { &spec.tools[..] } else { &[] };
     let tools = tools.iter().map(|tool| file(&tool.source, &tool.target));
-    kept.chain([program]).chain(meeting).chain(certificates).chain(covered).chain(tools).collect()
+    kept.chain([program]).chain(meeting).chain(certificates).chain(hosts).chain(covered).chain(tools).collect()
 }
 
 fn read_only(typ: MountType, source: &str, target: &str) -> Mount {

@@ -36,8 +36,8 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
         cover_ourselves()?;
         remove_devices();
     }
-    hold_signals();
     if let Some(keep) = boot.itself.keep {
+        hold_signals();
         give_up_all_but(keep)?;
     }
     if boot.itself.filter.is_empty() {
