@@ -78,6 +78,17 @@ impl Docker {
         self.words(["tag", &self.image, name]).output().map(drop)
     }
 
+    /// Removes the image by all its names, and with it its layers.
+    pub fn forget(&self, name: &str) -> Result<()> {
+        self.remove_image(&self.image)?;
+        self.remove_image(name)
+    }
+
+    /// Has the image back that was loaded under this name.
+    pub fn remember(&self, name: &str) -> Result<()> {
+        self.words(["tag", name, &self.image]).output().map(drop)
+    }
+
     /// Writes images to an archive.
     pub fn save(&self, name: &str, archive: &Path) -> Result<()> {
         self.words(["save", "--output", &archive.display().to_string(), name]).output().map(drop)
