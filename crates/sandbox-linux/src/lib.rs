@@ -76,7 +76,7 @@ pub use certificates::renew as renew_certificates;
 pub use images::{is_there as has_image, open as open_images, root_of as root_of_image};
 pub use plan::{HOME, WORKSPACE, variables};
 pub use repair::{Repair, RepairOutcome, repair};
-pub use single::run_single;
+pub use single::{Single, run_single};
 pub use sys::{interrupt_nobody, watched};
 
 /// Runs the launcher, or what unpacks images, and ends, if this process was started as one. Call it first in `main`, before any thread exists.

@@ -51,6 +51,11 @@ impl Network {
         Self { namespace: None, kind: Kind::Wired, finished: true, doors: vec![(Door::Proxy, door)] }
     }
 
+    /// Whether something in it wanted to go where no route leads. This process is in it then, so it is for one that ends.
+    pub fn was_too_small(&self) -> bool {
+        self.kind == Kind::Sealed && self.enter().is_ok() && without_route() > 0
+    }
+
     fn enter(&self) -> io::Result<()> {
         self.namespace.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), move_into)
     }
@@ -253,7 +258,37 @@ fn traces() -> [Option<String>; 5] {
     TRACES.map(|name| fs::read_to_string(format!("/proc/self/net/{name}")).ok())
 }
 
+/// Packets that had no route, which the kernel counts in the network namespace that this process is in.
+fn without_route() -> u64 {
+    let told = |name: &str| fs::read_to_string(format!("/proc/self/net/{name}")).unwrap_or_default();
+    packets_without_route(&told("snmp"), &told("snmp6"))
+}
+
+/// For IPv4 a line of names and a line of numbers, for IPv6 a line for each (proc_pid_net(5)).
+fn packets_without_route(snmp: &str, snmp6: &str) -> u64 {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let four =
+        names.split(' ').zip(numbers.split(' ')).find(|(name, _)| *name == "OutNoRoutes").map(|(_, found)| found);
+    let six = snmp6.lines().find_map(|line| line.strip_prefix("Ip6OutNoRoutes"));
+    [four, six].into_iter().flatten().filter_map(|found| found.trim().parse::<u64>().ok()).sum()
+}
+
 /// One on its way to somebody who is gone may live for a moment.
 fn no_sockets() -> bool {
     fs::read_to_string("/proc/self/net/sockstat").is_ok_and(|text| text.starts_with("sockets: used 0\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_without_a_route_are_read_of_both_protocols() {
+        let snmp = "Ip: Forwarding OutNoRoutes OutTransmits\nIp: 1 3 0\nIcmp: InMsgs\nIcmp: 7\n";
+        let snmp6 = "Ip6OutDiscards                  \t9\nIp6OutNoRoutes                  \t2\n";
+        assert_eq!(packets_without_route(snmp, snmp6), 5);
+        assert_eq!(packets_without_route(snmp, ""), 3);
+        assert_eq!(packets_without_route("", "Ip6OutNoRoutes x"), 0);
+    }
 }

@@ -23,6 +23,7 @@ use crate::{
     executor_image, folder,
     host::Host,
     images,
+    network::Network,
     plan::{self, Plan},
     prepared::Prepared,
     probe,
@@ -35,6 +36,16 @@ use crate::{
 
 const DISK_EVERY: Duration = Duration::from_secs(1);
 
+/// What became of one command.
+pub struct Single {
+    /// How it ended.
+    pub exit: Exit,
+    /// What `serve` handed over.
+    pub account: Option<Vec<u8>>,
+    /// It failed, and something in it wanted to leave a network that leads nowhere.
+    pub wanted_network: bool,
+}
+
 /// Runs one command with this process's standard streams. Only for a process with a single thread: it changes its
 /// namespaces, so nothing else should be done with it afterwards but to end.
 ///
@@ -45,7 +56,7 @@ pub fn run_single(
     spec: &SandboxSpec,
     exec: Exec,
     serve: impl FnOnce(Vec<(Door, OwnedFd)>, &Leash),
-) -> Result<(Exit, Option<Vec<u8>>)> {
+) -> Result<Single> {
     for name in ["sandboxes", "trash", "spare", "cache"] {
         let folder = state.join(name);
         if !folder.is_dir() {
@@ -87,12 +98,15 @@ pub fn run_single(
             }
         };
         newborn.cgroup.remove();
-        ended
+        let exit = ended?;
+        let failed = !matches!(exit, Exit::Code(0));
+        Ok((exit, failed && newborn.network.as_ref().is_some_and(Network::was_too_small)))
     });
     Shelf::of(state).retire(&plan.folder, Some(lock), before);
     let account = aside.and_then(Aside::end);
-    let ended = ended.map_err(|error| Error::Step { step: "the embedded backend".into(), why: error.to_string() })?;
-    Ok((ended, account))
+    let told = |error: io::Error| Error::Step { step: "the embedded backend".into(), why: error.to_string() };
+    let (exit, wanted_network) = ended.map_err(told)?;
+    Ok(Single { exit, account, wanted_network })
 }
 
 fn start(state: &Path, plan: &Plan, host: &Host) -> io::Result<Newborn> {

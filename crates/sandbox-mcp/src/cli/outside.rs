@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use sandbox_core::{Denial, Door, SandboxSpec};
+use sandbox_core::{Denial, Door, Policy, SandboxSpec};
 use sandbox_egress::{Adviser, Doors, Engine, Reader, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
@@ -55,6 +55,15 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
 /// Says what was refused.
 pub(super) fn tell(account: &[u8]) {
     say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default());
+}
+
+/// Says why nothing could be connected where nothing is refused one by one, because there is nowhere to go.
+pub(super) fn tell_of_no_network(policy: &Policy) {
+    screen::tell(&format!(
+        "something in the command wanted to connect, and the policy `{}` gives no network. A policy with one has it: --policy \
+         yolo-2 (public web sites), yolo-3 (package registries too), or one of your own (docs/network.md)",
+        policy.name
+    ));
 }
 
 /// The same, of what is already known: what to do about it is said once.

@@ -54,14 +54,17 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
         Image::Reference(name) => settings.explain_missing(name, error),
         _ => error,
     };
-    let (ended, account) = sandbox_linux::run_single(&settings.state, &spec, command, serve).map_err(explain)?;
-    if let Some(account) = account {
+    let ended = sandbox_linux::run_single(&settings.state, &spec, command, serve).map_err(explain)?;
+    if let Some(account) = ended.account {
         outside::tell(&account);
     }
-    if let Some(message) = exit::message(ended, &spec.policy) {
+    if ended.wanted_network {
+        outside::tell_of_no_network(&spec.policy);
+    }
+    if let Some(message) = exit::message(ended.exit, &spec.policy) {
         screen::tell(&message);
     }
-    Ok(Ok(exit::code(ended)))
+    Ok(Ok(exit::code(ended.exit)))
 }
 
 /// The command as it will be started.

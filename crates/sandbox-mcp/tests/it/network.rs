@@ -351,6 +351,27 @@ fn a_single_command_reaches_what_it_may_and_is_told_what_it_may_not() {
 }
 
 #[test]
+fn who_tries_to_connect_without_a_network_is_told_that_there_is_none() {
+    let person = Person::new();
+    let tell = |script: &str| {
+        let output = person.run(&["exec", "--policy", "yolo-1", "--", "sh", "-c", script]);
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    for fails in
+        ["curl -sS http://example.invalid/", "curl -sS http://198.51.100.7/", "curl -sS 'http://[2001:db8::7]/'"]
+    {
+        let (code, stderr) = tell(fails);
+        let told = stderr.contains("policy `yolo-1` gives no network") && stderr.contains("--policy yolo-2");
+        // bwrap makes the network itself, and nobody of ours can look into it.
+        assert!(code != Some(0) && (told || only_by_proxy()), "{fails}: {stderr}");
+    }
+    for other in ["false", "curl -sS http://127.0.0.1:9/", "curl -s http://example.invalid/; true"] {
+        let (_, stderr) = tell(other);
+        assert!(!stderr.contains("network"), "{other}: {stderr}");
+    }
+}
+
+#[test]
 fn connections_beyond_the_limit_are_told_with_the_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
