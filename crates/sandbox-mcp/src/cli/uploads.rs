@@ -63,6 +63,10 @@ impl Gathered {
         if found.is_empty() {
             bail!("there is no file like {pattern}");
         }
+        // Whoever names a link means what it leads to; a pattern names nothing, and links may lead anywhere.
+        let is_link = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        let (links, found): (Vec<PathBuf>, Vec<PathBuf>) = found.into_iter().partition(is_link);
+        self.links += links.len();
         found.iter().try_for_each(|path| self.add(path))
     }
 
@@ -128,8 +132,11 @@ mod tests {
             fs::write(at(name), name).unwrap();
         }
         std::os::unix::fs::symlink("/etc/passwd", at("in/link")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", at("key.csv")).unwrap();
+        std::os::unix::fs::symlink("/etc", at("folder.csv")).unwrap();
         assert_eq!(names(&[at("a.csv")], &[]).unwrap(), ["a.csv"]);
         assert_eq!(names(&[at("*.csv")], &[]).unwrap(), ["a.csv", "b.csv"]);
+        assert_eq!(names(&[at("key.csv")], &[]).unwrap(), ["key.csv"], "who names it means it");
         assert_eq!(names(&[at("in")], &[]).unwrap(), ["deep/y.txt", "x.txt"]);
         let data = [("d.bin".to_owned(), "aGk=".to_owned())];
         assert_eq!(names(&[], &data).unwrap(), ["d.bin"]);
