@@ -16,8 +16,12 @@ use super::Note;
 
 /// Steps that are kept; of a task with more, the beginning and the last ones.
 const MOST: usize = 2000;
-/// So much of one text is kept.
+/// So much of what an agent says at once is kept,
 const LONGEST: usize = 20_000;
+/// and so much of everything else.
+const LONG: usize = 4_000;
+/// All steps together take no more than this, in memory and in the file each: what agents say is theirs to choose.
+const LARGEST: usize = 8 << 20;
 
 /// One note with its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,10 +47,14 @@ struct Inner {
 struct Kept {
     steps: Vec<Step>,
     left_out: usize,
+    /// Bytes of all that is kept.
+    size: usize,
     latest: String,
     file: Option<File>,
     /// Steps that are in the file already.
     written: usize,
+    /// Bytes that are.
+    written_size: usize,
 }
 
 impl Trail {
@@ -66,6 +74,7 @@ impl Trail {
 
     /// Something happened. A watcher that has gone away is not missed.
     pub async fn note(&self, note: Note) {
+        let note = bounded(note);
         self.keep(&note);
         if let Some(watcher) = &self.0.watcher {
             let _ = watcher.send(note).await;
@@ -87,10 +96,9 @@ impl Trail {
     fn keep(&self, note: &Note) {
         let mut kept = self.kept();
         match note {
-            Note::Step { words } => kept.latest = shortened(words, 200),
-            Note::Call { words, .. } => kept.latest = shortened(words, 200),
-            Note::Retry { why, .. } => kept.latest = format!("waiting for the model: {}", shortened(why, 200)),
-            Note::Question { question, .. } => kept.latest = format!("asking: {}", shortened(question, 200)),
+            Note::Step { words } | Note::Call { words, .. } => kept.latest = shortened(words.clone(), 200),
+            Note::Retry { why, .. } => kept.latest = format!("waiting for the model: {}", shortened(why.clone(), 200)),
+            Note::Question { question, .. } => kept.latest = format!("asking: {}", shortened(question.clone(), 200)),
             Note::Output { .. } => return,
             _ => {}
         }
@@ -99,7 +107,8 @@ impl Trail {
             (Some(Note::Text { text }), Note::Text { text: more })
             | (Some(Note::Thinking { text }), Note::Thinking { text: more }) => {
                 if text.len() < LONGEST {
-                    text.push_str(&shortened(more, LONGEST));
+                    text.push_str(more);
+                    kept.size += more.len();
                 }
                 return;
             }
@@ -108,8 +117,11 @@ impl Trail {
             _ => {}
         }
         kept.write_all();
-        if kept.steps.len() >= MOST {
-            kept.steps.remove(MOST / 2);
+        kept.size += weight(note);
+        while kept.steps.len() >= MOST || (kept.size > LARGEST && kept.steps.len() > 2) {
+            let middle = kept.steps.len() / 2;
+            let gone = kept.steps.remove(middle);
+            kept.size = kept.size.saturating_sub(weight(&gone.note));
             kept.written = kept.written.saturating_sub(1);
             kept.left_out += 1;
         }
@@ -125,23 +137,61 @@ impl Trail {
 impl Kept {
     /// Whatever is not in the file yet: all but the last step, to which something may still be added.
     fn write_all(&mut self) {
-        let Self { steps, file: Some(file), written, .. } = self else { return };
+        let Self { steps, file: Some(file), written, written_size, .. } = self else { return };
         for step in steps.iter().skip(*written) {
             let Ok(mut line) = serde_json::to_vec(step) else { continue };
             line.push(b'\n');
-            if file.write_all(&line).is_err() {
+            if *written_size + line.len() > LARGEST || file.write_all(&line).is_err() {
                 return;
             }
             *written += 1;
+            *written_size += line.len();
         }
     }
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+/// With texts that are not longer than anybody reads.
+fn bounded(note: Note) -> Note {
+    let long = |text: String| shortened(text, LONG);
+    match note {
+        Note::Text { text } => Note::Text { text: shortened(text, LONGEST) },
+        Note::Thinking { text } => Note::Thinking { text: shortened(text, LONGEST) },
+        Note::Step { words } => Note::Step { words: long(words) },
+        Note::Call { call, tool, input, words } => {
+            Note::Call { call: long(call), tool: long(tool), input: long(input), words: long(words) }
+        }
+        Note::Result { call, well, summary, seconds } => {
+            Note::Result { call: long(call), well, summary: long(summary), seconds }
+        }
+        Note::Question { question, default } => Note::Question { question: long(question), default: long(default) },
+        Note::Answer { answer, by } => Note::Answer { answer: long(answer), by: long(by) },
+        Note::Retry { attempt, after, why } => Note::Retry { attempt, after, why: long(why) },
+        other => other,
     }
+}
+
+/// Bytes of texts, and something for the rest.
+fn weight(note: &Note) -> usize {
+    100 + match note {
+        Note::Text { text } | Note::Thinking { text } => text.len(),
+        Note::Step { words } => words.len(),
+        Note::Call { call, tool, input, words } => call.len() + tool.len() + input.len() + words.len(),
+        Note::Result { call, summary, .. } => call.len() + summary.len(),
+        Note::Question { question, default } => question.len() + default.len(),
+        Note::Answer { answer, by } => answer.len() + by.len(),
+        Note::Retry { why, .. } => why.len(),
+        Note::File { path, .. } => path.len(),
+        _ => 0,
+    }
+}
+
+fn shortened(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push('…');
+        text.shrink_to_fit();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -183,5 +233,25 @@ mod tests {
         let (steps, left_out) = trail.steps();
         assert_eq!((steps.len(), left_out), (MOST, 500));
         assert_eq!(steps[0].note, Note::step("step 0"));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_says_far_too_much_fills_neither_memory_nor_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("steps.jsonl");
+        let (sender, mut watched) = mpsc::channel(10_000);
+        let trail = Trail::new(Some(sender));
+        trail.write_to(&file);
+        for number in 0..1500 {
+            trail.note(Note::Text { text: "x".repeat(100_000) }).await;
+            trail.note(Note::step(format!("step {number}"))).await;
+        }
+        let (steps, left_out) = trail.steps();
+        let kept: usize = steps.iter().map(|step| weight(&step.note)).sum();
+        assert!(kept <= LARGEST && left_out > 0 && left_out + steps.len() == 3000, "{kept} {left_out}");
+        assert!(std::fs::metadata(&file).unwrap().len() <= LARGEST as u64);
+        while let Ok(note) = watched.try_recv() {
+            assert!(weight(&note) < 2 * LONGEST);
+        }
     }
 }

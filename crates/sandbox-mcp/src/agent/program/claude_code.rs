@@ -17,6 +17,9 @@ use crate::agent::Note;
 /// Tools that reach for the network past the sandbox's own programs, or that wait for a later that never comes.
 const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree";
 
+/// Calls whose time is taken at once.
+const CALLS: usize = 1000;
+
 /// What is known of one run.
 #[derive(Default)]
 pub(super) struct ClaudeCode {
@@ -170,7 +173,9 @@ impl ClaudeCode {
             let text = |name: &str| block[name].as_str().unwrap_or_default();
             match text("type") {
                 "tool_use" => {
-                    self.began.insert(text("id").to_owned(), Instant::now());
+                    if self.began.len() < CALLS {
+                        self.began.insert(short(text("id"), 100), Instant::now());
+                    }
                     said.push(Said::Note(call(text("id"), text("name"), &block["input"])));
                     said.push(Said::Began(text("id").to_owned()));
                 }
@@ -190,7 +195,8 @@ impl ClaudeCode {
         let mut said = Vec::new();
         for block in results {
             let id = block["tool_use_id"].as_str().unwrap_or_default();
-            let seconds = self.began.remove(id).map(|began| began.elapsed().as_secs_f64()).unwrap_or_default();
+            let seconds =
+                self.began.remove(&short(id, 100)).map(|began| began.elapsed().as_secs_f64()).unwrap_or_default();
             let well = block["is_error"] != true;
             said.push(Said::Note(result(id, well, &text_of(&block["content"]), seconds)));
             said.push(Said::Ended(id.to_owned()));

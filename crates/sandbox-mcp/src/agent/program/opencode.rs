@@ -12,6 +12,9 @@ use crate::{agent::Note, config::ModelApi};
 /// What it calls the server of its model.
 const PROVIDER: &str = "sandbox";
 
+/// Of what it says in one step, so many bytes are kept, and what was said last before that.
+const LONGEST: usize = 1 << 20;
+
 /// What is known of one run.
 #[derive(Default)]
 pub(super) struct OpenCode {
@@ -68,7 +71,9 @@ impl Dialect for OpenCode {
             }
             "text" => {
                 let text = part["text"].as_str().unwrap_or_default();
-                self.text.push_str(text);
+                if self.text.len() < LONGEST {
+                    self.text.push_str(text);
+                }
                 said.push(Said::Note(Note::Text { text: text.to_owned() }));
             }
             "reasoning" => {

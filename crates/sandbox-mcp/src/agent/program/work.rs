@@ -22,8 +22,12 @@ use crate::{
     sandboxes::{InputEnd, secrets},
 };
 
-/// Longest line that is read; what is longer tells nothing.
-const LONGEST_LINE: usize = 16 << 20;
+/// Longest line that is read; what is longer tells nothing. Once understood it takes many times as much memory.
+const LONGEST_LINE: usize = 2 << 20;
+/// Of its answer at the end, so many letters are passed on.
+const LONGEST_ANSWER: usize = 100_000;
+/// Tools that it may run at once, as far as we count.
+const TOOLS: usize = 1000;
 /// Of what it writes to standard error, so much is kept.
 const LAST_WORDS: usize = 2000;
 /// How often it is looked at.
@@ -133,7 +137,7 @@ impl<'a, 'w> Run<'a, 'w> {
         &mut self,
         path: &str,
         model: &str,
-        lent: &LentModel,
+        lent: &LentModel<'_>,
         resume: Option<&str>,
         text: &str,
     ) -> Result<String, WorkError> {
@@ -170,7 +174,7 @@ impl<'a, 'w> Run<'a, 'w> {
         &self,
         path: &str,
         model: &str,
-        lent: &LentModel,
+        lent: &LentModel<'_>,
         resume: Option<&str>,
     ) -> Result<Command<'a>, WorkError> {
         let (settings, address, session) = (self.worker.settings(), lent.address(), new_session()?);
@@ -229,6 +233,7 @@ impl<'a, 'w> Run<'a, 'w> {
                     self.worker.look_for_changes(ran).await;
                 }
             }
+            Said::Began(_) if self.tools.len() >= TOOLS => {}
             Said::Began(id) => drop(self.tools.insert(short(&id, 100))),
             Said::Ended(id) => drop(self.tools.remove(&short(&id, 100))),
             Said::Turn => {
@@ -318,7 +323,8 @@ impl<'a, 'w> Run<'a, 'w> {
     }
 
     fn outcome(&self, exit: Exit) -> Result<String, WorkError> {
-        self.dialect.outcome(exit).map_err(|why| WorkError::Agent(format!("{why}{}", self.in_its_words())))
+        let said = self.dialect.outcome(exit).map(|said| short(&said, LONGEST_ANSWER));
+        said.map_err(|why| WorkError::Agent(format!("{why}{}", self.in_its_words())))
     }
 
     /// What it said last where nobody listens, for whoever has to find out.
