@@ -129,7 +129,9 @@ pub async fn execute(
 /// What was asked for, and never more than the operator allows.
 fn budget(settings: &Settings, request: &TaskRequest) -> Result<Budget, TaskError> {
     let model = request.model.as_deref().unwrap_or(&settings.model.name);
-    if request.budget_usd.is_some() && settings.model.price(model).is_none() {
+    // Nor does whoever names a model spend what the operator cannot count.
+    let foreign = model != settings.model.name && settings.model.price(&settings.model.name).is_some();
+    if (request.budget_usd.is_some() || foreign) && settings.model.price(model).is_none() {
         return Err(TaskError::NoPrice { model: model.chars().take(100).collect() });
     }
     Ok(Budget {

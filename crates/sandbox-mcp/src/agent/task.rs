@@ -183,8 +183,8 @@ pub enum TaskError {
     #[error("no random name could be made for the task: {0}")]
     NoName(String),
     #[error(
-        "a budget in dollars was asked for, but nobody knows what {model} costs: say it in the settings, `[prices.\"{model}\"]` \
-         with input and output, or leave the budget out"
+        "tasks have a budget in dollars, and nobody knows what {model} costs: say it in the settings, `[prices.\"{model}\"]` with \
+         input and output, or leave model and budget out"
     )]
     NoPrice { model: String },
     #[error("the file {path} could not be put into the sandbox: {why}")]

@@ -23,26 +23,28 @@ const NAMED: [&str; 7] =
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
 /// A model that is lent; the loan ends with this value, and with it everything that could be spent.
-pub(super) struct LentModel {
+pub(super) struct LentModel<'a> {
     loan: Loan,
     purse: Arc<Purse>,
+    worker: &'a Worker<'a>,
 }
 
-impl LentModel {
+impl LentModel<'_> {
     /// Its address inside.
     pub(super) fn address(&self) -> String {
         format!("{}{}", secrets::PROXY, self.loan.path())
     }
 }
 
-impl Drop for LentModel {
+impl Drop for LentModel<'_> {
+    /// However the task ends, its bill has all that its program has asked for.
     fn drop(&mut self) {
-        self.purse.close();
+        self.worker.settle(self.purse.close());
     }
 }
 
 /// Lends the operator's model to the sandbox of a worker.
-pub(super) async fn lend(worker: &Worker<'_>, purse: Arc<Purse>) -> Result<LentModel, WorkError> {
+pub(super) async fn lend<'a>(worker: &'a Worker<'a>, purse: Arc<Purse>) -> Result<LentModel<'a>, WorkError> {
     let (settings, session) = (worker.settings(), worker.session());
     let model = &settings.model;
     let Some(way_out) = session.way_out() else {
@@ -90,7 +92,7 @@ pub(super) async fn lend(worker: &Worker<'_>, purse: Arc<Purse>) -> Result<LentM
     vault.follower = Some(purse.clone());
     let loan = way_out.lend(vault);
     let loan = loan.map_err(|error| WorkError::Agent(format!("the model could not be lent: {error}")))?;
-    Ok(LentModel { loan, purse })
+    Ok(LentModel { loan, purse, worker })
 }
 
 /// Where the name of the model's server may lead; nothing means to public addresses.

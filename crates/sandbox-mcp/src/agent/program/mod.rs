@@ -6,6 +6,7 @@
 //! counted outside ([`purse`]); what it prints is understood by a [`dialect`].
 
 mod claude_code;
+mod content;
 mod dialect;
 mod install;
 mod kind;

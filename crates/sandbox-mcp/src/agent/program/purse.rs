@@ -102,22 +102,45 @@ impl Purse {
         self.state().waiting.map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    /// Nothing may be spent any longer.
-    pub(super) fn close(&self) {
-        self.state().closed = true;
+    /// Nothing may be spent any longer. What it has cost; what is still under way counts as the most that it can be.
+    pub(super) fn close(&self) -> Bill {
+        let mut state = self.state();
+        state.closed = true;
+        let unsettled = |request: &mut UnderWay| match std::mem::replace(&mut request.settled, true) {
+            false => request.reserved.take(),
+            true => None,
+        };
+        let open: Vec<Reserved> = state.under_way.values_mut().filter_map(unsettled).collect();
+        for reserved in open {
+            self.count(&mut state, &reserved.unsaid(reserved.tokens.output), Some(&reserved.model));
+        }
         self.changed.notify_waiters();
+        state.bill.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever asks a model of which nobody knows the price pays that of the one that was meant.
-    fn priced(&self, model: Option<String>) -> (String, Option<Price>) {
-        let known = model.filter(|model| self.model.price(model).is_some());
-        let name = known.unwrap_or_else(|| self.name.clone());
-        let price = self.model.price(&name);
-        (name, price)
+    /// The first of these whose price is known, else the one that was meant: servers call a model by more names than one.
+    fn priced<'a>(&'a self, names: [Option<&'a str>; 2]) -> (String, Option<Price>) {
+        let known = names.into_iter().flatten().find(|name| self.model.price(name).is_some());
+        let name = known.unwrap_or(&self.name);
+        (name.to_owned(), self.model.price(name))
+    }
+
+    /// Where money is counted, a model that nobody knows the price of is not asked: it may be dearer than all others.
+    fn knows_price(&self, asks: &Asks<'_>) -> Result<(), NoLeave> {
+        let Asks::Answer(Wanted { model: Some(model), .. }) = asks else { return Ok(()) };
+        if *model == self.name || self.model.price(&self.name).is_none() || self.model.price(model).is_some() {
+            return Ok(());
+        }
+        let model: String = model.chars().take(100).collect();
+        Err(NoLeave::Unfit(format!(
+            "the price of the model {model} is not known, and this task has a budget: ask {}, or have the operator set \
+             [prices.\"{model}\"]",
+            self.name
+        )))
     }
 
     /// Lets a request go out if it may, and says so; nothing if it has to wait.
@@ -156,13 +179,13 @@ impl Purse {
         if later && (state.bill.turns == 0 || state.bill.turns + others.len() as u32 >= self.budget.turns) {
             return Fits::Later;
         }
-        let (model, price) = self.priced(wanted.model.clone());
-        let reading = (wanted.bytes as f64 * state.ratio.unwrap_or(RATIO)).ceil() as u64;
+        let (model, price) = self.priced([wanted.model.as_deref(), None]);
+        let reading = wanted.reading(state.ratio.unwrap_or(RATIO), self.model.context);
         let held = |other: &&Reserved| other.tokens.all();
         let left =
             self.budget.tokens.saturating_sub(state.bill.tokens.all()).saturating_sub(others.iter().map(held).sum());
         let mut room = left.saturating_sub(reading);
-        let mut reserved = Reserved { model, price, bytes: wanted.bytes, tokens: reads(price, reading) };
+        let mut reserved = Reserved { model, price, bytes: wanted.bytes_of_text(), tokens: reads(price, reading) };
         if let Some(price) = price.filter(|price| price.output > 0.0) {
             let left = self.budget.usd
                 - state.bill.usd.unwrap_or_default()
@@ -213,14 +236,14 @@ impl Purse {
         let _ = self.told.send(Told::Failed { why, times: state.failures });
     }
 
-    fn count(&self, state: &mut State, spent: &Spent) {
+    fn count(&self, state: &mut State, spent: &Spent, asked: Option<&str>) {
         let tokens = Tokens {
             input: spent.input,
             output: spent.output,
             cache_read: spent.cache_read,
             cache_written: spent.cache_written,
         };
-        let (model, price) = self.priced(spent.model.clone());
+        let (model, price) = self.priced([spent.model.as_deref(), asked]);
         state.bill.add(&model, tokens, price);
         let _ = self.told.send(Told::Spent { spent: spent.clone(), model, tokens });
         if let Some(why) = state.bill.exhausted(&self.budget) {
@@ -255,6 +278,7 @@ impl Follower for Purse {
     fn ask<'a>(&'a self, question: Question<'a>) -> Leaving<'a> {
         Box::pin(async move {
             let asks = question::read(question).map_err(NoLeave::Unfit)?;
+            self.knows_price(&asks)?;
             loop {
                 let mut changed = std::pin::pin!(self.changed.notified());
                 // What changes from now on is not missed.
@@ -288,16 +312,21 @@ impl Follower for Purse {
     fn spent(&self, number: u64, spent: &Spent) {
         let mut state = self.state();
         let read = spent.input.saturating_add(spent.cache_read).saturating_add(spent.cache_written);
-        let mut bytes = 0;
+        let (mut bytes, mut asked, closed) = (0, None, state.closed);
         if let Some(request) = state.under_way.get_mut(&number) {
-            request.settled = true;
-            bytes = request.reserved.as_ref().map_or(0, |reserved| reserved.bytes);
+            // What came after the task's end was counted there.
+            if std::mem::replace(&mut request.settled, true) && closed {
+                return;
+            }
+            if let Some(reserved) = &request.reserved {
+                (bytes, asked) = (reserved.bytes, Some(reserved.model.clone()));
+            }
         }
         if bytes > 0 && spent.basis == Basis::Told {
             let ratio = (read as f64 / bytes as f64).clamp(*RATIOS.start(), *RATIOS.end());
             state.ratio = Some(state.ratio.unwrap_or_default().max(ratio));
         }
-        self.count(&mut state, spent);
+        self.count(&mut state, spent, asked.as_deref());
     }
 
     fn failed(&self, number: u64, why: &str) {
@@ -314,9 +343,9 @@ impl Follower for Purse {
         if let Some(reserved) = reserved.filter(|_| !settled) {
             match status {
                 // It was answered, and nobody knows what that cost.
-                Some(200..300) => self.count(&mut state, &reserved.unsaid(reserved.tokens.output)),
+                Some(200..300) => self.count(&mut state, &reserved.unsaid(reserved.tokens.output), None),
                 // Who goes before the answer is there has made somebody read at least.
-                None => self.count(&mut state, &reserved.unsaid(0)),
+                None => self.count(&mut state, &reserved.unsaid(0), None),
                 Some(_) => {}
             }
         }

@@ -148,3 +148,42 @@ fn silence_is_measured_while_somebody_waits() {
         assert!(matches!(told.try_recv().unwrap(), Told::Failed { times: found, .. } if found == times));
     }
 }
+
+#[test]
+fn what_is_under_way_when_a_task_ends_is_on_the_bill_and_counted_once() {
+    let (purse, _told) = purse(BUDGET);
+    turn(&purse, 1_000, 1_000);
+    let open: Vec<u64> = (0..3).map(|_| ask(&purse, &body(10_000)).unwrap().unwrap().number).collect();
+    purse.answered(open[0], 200);
+    let bill = purse.close();
+    assert_eq!(bill.turns, 4);
+    assert!(bill.usd.unwrap() >= 0.02 + 3.0 * 0.2, "{bill:?}");
+    purse.spent(open[0], &answer(10_000, MODEL));
+    open.iter().for_each(|number| purse.over(*number));
+    assert_eq!(purse.close(), bill);
+    assert!(ask(&purse, &body(1)).unwrap().is_err());
+}
+
+#[test]
+fn documents_at_once_are_held_by_the_budget_whatever_their_size() {
+    let (purse, _told) = purse(BUDGET);
+    turn(&purse, 1_000, 1_000);
+    let of = |source: &str| {
+        format!(
+            r#"{{"model":"{MODEL}","max_tokens":10,"messages":[{{"content":[{{"type":"document","source":{source}}}]}}]}}"#
+        )
+    };
+    let elsewhere = of(r#"{"type":"url","url":"https://x.example/large.pdf"}"#);
+    assert!(ask(&purse, &elsewhere).unwrap().unwrap_err().contains("Unfit"));
+    let here = of(r#"{"type":"base64","media_type":"application/pdf","data":"AAAA"}"#);
+    let allowed = (0..20).filter(|_| matches!(ask(&purse, &here), Some(Ok(_)))).count();
+    assert!(allowed <= 1, "{allowed} of 20 could each read all that the model can");
+}
+
+#[test]
+fn a_model_that_nobody_knows_the_price_of_is_not_asked_for_the_price_of_another() {
+    let (purse, _told) = purse(BUDGET);
+    let dear = body(10).replace(MODEL, "claude-dearest-1");
+    assert!(ask(&purse, &dear).unwrap().unwrap_err().contains("prices"));
+    assert!(ask(&purse, &body(10).replace(MODEL, "claude-sonnet-5")).unwrap().is_ok());
+}

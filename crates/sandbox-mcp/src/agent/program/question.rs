@@ -6,12 +6,21 @@
 
 use sandbox_egress::Question;
 use serde::{Deserialize, de};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-/// Tools that the model's server runs by itself.
-const ELSEWHERE: [&str; 4] = ["web_search", "web_fetch", "code_execution", "mcp_toolset"];
-/// The same as fields.
-const FIELDS: [&str; 3] = ["mcp_servers", "web_search_options", "background"];
+use super::content::{self, Content};
+
+/// Tools of the Messages API that whoever asks runs; of their names only the beginning counts, a date follows.
+const MESSAGES_TOOLS: [&str; 5] = ["bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_"];
+/// The same of chat completions.
+const CHAT_TOOLS: [&str; 2] = ["function", "custom"];
+/// Fields that make the model's server do more than answer, or that make an answer dearer.
+const FIELDS: [&str; 5] = ["mcp_servers", "web_search_options", "background", "container", "audio"];
+/// Ways of being served that cost no more than the price.
+const TIERS: [&str; 5] = ["auto", "default", "standard", "standard_only", "flex"];
+/// Tokens that reading one picture takes at most.
+const MESSAGES_PICTURE: u64 = 5_000;
+const CHAT_PICTURE: u64 = 50_000;
 
 /// What is asked.
 pub(super) enum Asks<'a> {
@@ -29,8 +38,10 @@ pub(super) struct Wanted<'a> {
     pub most: Option<u64>,
     /// Nor is a shorter one than this possible.
     pub least: u64,
-    /// Bytes that the model reads.
+    /// Bytes that the model reads as text.
     pub bytes: u64,
+    /// What it reads besides.
+    content: Content,
     /// Answers to the same question.
     copies: u64,
     api: Api,
@@ -68,19 +79,24 @@ pub(super) fn read<'a>(question: Question<'a>) -> Result<Asks<'a>, String> {
 
 impl<'a> Wanted<'a> {
     fn new(api: Api, fields: Vec<(String, &'a RawValue)>, bytes: u64) -> Result<Self, String> {
-        let mut wanted = Self { model: None, most: None, least: 1, bytes, copies: 1, api, fields };
-        if let Some(why) = wanted.reaches_out() {
-            return Err(format!(
-                "{why} would be done by the model's server, outside of the sandbox and of the budget: a model that is lent \
-                 for a task does not do that"
-            ));
+        let content = Content::default();
+        let mut wanted = Self { model: None, most: None, least: 1, bytes, content, copies: 1, api, fields };
+        wanted.stays_here().and_then(|()| wanted.look_at_content()).map_err(|why| {
+            format!(
+                "{why}: that would be done by the model's server, outside of the sandbox and of the budget, and a model that \
+                 is lent for a task does not do it"
+            )
+        })?;
+        wanted.bytes = bytes.saturating_sub(wanted.content.picture_bytes);
+        wanted.model = wanted.field("model")?;
+        wanted.copies = wanted.field("n")?.unwrap_or(1).max(1);
+        let mut lengths = Vec::new();
+        for name in LENGTHS {
+            lengths.extend(wanted.field::<u64>(name)?);
         }
-        wanted.model = wanted.field("model");
-        wanted.copies = wanted.field("n").unwrap_or(1).max(1);
-        let most = LENGTHS.iter().filter_map(|name| wanted.field::<u64>(name)).max();
-        wanted.most = most.map(|most| most.saturating_mul(wanted.copies));
+        wanted.most = lengths.into_iter().max().map(|most| most.saturating_mul(wanted.copies));
         // A model that is to think so much wants to say something afterwards.
-        let thinking: Option<Thinking> = wanted.field("thinking");
+        let thinking: Option<Thinking> = wanted.field("thinking")?;
         wanted.least =
             thinking.and_then(|thinking| thinking.budget_tokens).map_or(1, |tokens| tokens.saturating_add(1));
         Ok(wanted)
@@ -99,26 +115,69 @@ impl<'a> Wanted<'a> {
         format!("{{{}}}", said.chain(added).collect::<Vec<_>>().join(",")).into_bytes()
     }
 
-    fn field<T: for<'b> Deserialize<'b>>(&self, name: &str) -> Option<T> {
-        let (_, value) = self.fields.iter().find(|(other, _)| other == name)?;
-        serde_json::from_str(value.get()).ok()
+    /// How many tokens reading all of it takes at most, where a byte of text has so many, and all that fits into the model is
+    /// this.
+    pub(super) fn reading(&self, ratio: f64, context: u64) -> u64 {
+        let picture = match self.api {
+            Api::Messages => MESSAGES_PICTURE,
+            Api::Chat => CHAT_PICTURE,
+        };
+        let text = (self.bytes as f64 * ratio).ceil() as u64;
+        let pages = if self.content.documents > 0 { context } else { 0 };
+        text.saturating_add(self.content.pictures.saturating_mul(picture)).saturating_add(pages)
     }
 
-    /// What the model's server would do by itself.
-    fn reaches_out(&self) -> Option<String> {
+    /// Bytes of a question that is nothing but text, from which can be learned how many tokens a byte has.
+    pub(super) fn bytes_of_text(&self) -> u64 {
+        if self.content == Content::default() { self.bytes } else { 0 }
+    }
+
+    /// What cannot be read is not passed on: somebody else might read it in another way.
+    fn field<T: for<'b> Deserialize<'b>>(&self, name: &str) -> Result<Option<T>, String> {
+        let Some((_, value)) = self.fields.iter().find(|(other, _)| other == name) else { return Ok(None) };
+        serde_json::from_str::<Option<T>>(value.get())
+            .map_err(|_| format!("what is asked cannot be read: `{name}` is not what it should be"))
+    }
+
+    /// Fails with what the model's server would do by itself.
+    fn stays_here(&self) -> Result<(), String> {
         let set = |name: &str| self.fields.iter().any(|(other, value)| other == name && !is_nothing(value.get()));
         if let Some(field) = FIELDS.into_iter().find(|name| set(name)) {
-            return Some(format!("`{field}`"));
+            return Err(format!("`{field}`"));
         }
-        if self.field::<String>("speed").is_some_and(|speed| speed != "standard") {
-            return Some("`speed`".to_owned());
+        if self.field::<String>("speed")?.is_some_and(|speed| speed != "standard") {
+            return Err("`speed`".to_owned());
         }
-        let tools: Vec<Tool> = self.field("tools").unwrap_or_default();
-        let elsewhere = |tool: &Tool| ELSEWHERE.iter().any(|name| tool.kind.starts_with(name));
-        tools
-            .into_iter()
-            .find(|tool| self.api == Api::Messages && elsewhere(tool))
-            .map(|tool| format!("`{}`", tool.kind))
+        if self.field::<String>("service_tier")?.is_some_and(|tier| !TIERS.contains(&tier.as_str())) {
+            return Err("`service_tier`".to_owned());
+        }
+        let Some((_, tools)) = self.fields.iter().find(|(name, _)| name == "tools") else { return Ok(()) };
+        match content::read(tools).map_err(|why| format!("`tools`: {why}"))? {
+            Value::Null => Ok(()),
+            Value::Array(tools) => tools.iter().try_for_each(|tool| self.runs_here(tool)),
+            _ => Err("`tools` that are no list".to_owned()),
+        }
+    }
+
+    /// Only tools that are known to be run by whoever asks: others may come to be any day.
+    fn runs_here(&self, tool: &Value) -> Result<(), String> {
+        let known = |kind: &str| match self.api {
+            Api::Messages => kind == "custom" || MESSAGES_TOOLS.iter().any(|name| kind.starts_with(name)),
+            Api::Chat => CHAT_TOOLS.contains(&kind),
+        };
+        match tool.get("type") {
+            None | Some(Value::Null) if self.api == Api::Messages => Ok(()),
+            Some(Value::String(kind)) if known(kind) => Ok(()),
+            Some(Value::String(kind)) => Err(format!("the tool `{}`", kind.chars().take(100).collect::<String>())),
+            _ => Err("a tool of no kind".to_owned()),
+        }
+    }
+
+    fn look_at_content(&mut self) -> Result<(), String> {
+        for (_, value) in self.fields.iter().filter(|(name, _)| ["messages", "system"].contains(&name.as_str())) {
+            self.content.look(&content::read(value)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -132,12 +191,6 @@ fn is_nothing(value: &str) -> bool {
 #[derive(Deserialize)]
 struct Thinking {
     budget_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Tool {
-    #[serde(rename = "type", default)]
-    kind: String,
 }
 
 /// The fields of an object, each once: two who read one twice need not agree on which counts.
@@ -228,13 +281,39 @@ mod tests {
             "{}x",
             r#"{"mcp_servers":[{"url":"https://evil.example"}]}"#,
             r#"{"tools":[{"name":"a"},{"type":"web_fetch_20250910","name":"web_fetch"}]}"#,
+            r#"{"tools":[{"type":"web_fetch_20250910","name":"web_fetch"},{"type":null,"name":"a"}]}"#,
+            r#"{"tools":[{"type":"custom","type":"web_fetch_20250910"}]}"#,
+            r#"{"tools":{"0":{"type":"web_fetch_20250910"}}}"#,
+            r#"{"tools":[{"type":["web_fetch_20250910"]}]}"#,
+            r#"{"tools":[{"type":"advisor_20990101","name":"advisor"}]}"#,
+            r#"{"messages":[{"content":[{"type":"document","source":{"type":"url","url":"https://x.example"}}]}]}"#,
+            r#"{"container":"c"}"#,
             r#"{"speed":"fast"}"#,
+            r#"{"speed":["fast"]}"#,
+            r#"{"service_tier":"priority"}"#,
+            r#"{"n":2.0}"#,
+            r#"{"max_tokens":1,"max_completion_tokens":64000.0}"#,
         ] {
             assert!(read(question("/v1/messages", body)).is_err(), "{body}");
         }
+        assert!(read(question("/chat/completions", r#"{"tools":[{"type":"web_search"}]}"#)).is_err());
+        assert!(read(question("/chat/completions", r#"{"tools":[{"type":"function","function":{}}]}"#)).is_ok());
         let usual =
             r#"{"tools":[{"name":"a"},{"type":"bash_20250124","name":"bash"},{"type":"custom"}],"mcp_servers":[]}"#;
         assert!(read(question("/v1/messages", usual)).is_ok());
+    }
+
+    #[test]
+    fn a_document_may_take_all_that_the_model_can_read_and_a_picture_what_pictures_take() {
+        let reading = |content: &str| {
+            let body = format!(r#"{{"messages":[{{"content":[{content}]}}]}}"#);
+            wanted("/messages", &body).reading(0.5, 200_000)
+        };
+        assert!(reading(r#"{"type":"text","text":"hello"}"#) < 100);
+        let data = "A".repeat(1_000_000);
+        let of = |kind: &str| format!(r#"{{"type":"{kind}","source":{{"type":"base64","data":"{data}"}}}}"#);
+        assert!((5_000..6_000).contains(&reading(&of("image"))), "whatever its bytes are");
+        assert!(reading(&of("document")) >= 200_000);
     }
 
     proptest! {

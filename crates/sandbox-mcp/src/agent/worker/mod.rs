@@ -176,6 +176,11 @@ impl<'a> Worker<'a> {
         self.note(Note::Cost(bill)).await;
     }
 
+    /// Somebody else has counted, and this is all that it cost.
+    pub fn settle(&self, bill: Bill) {
+        self.last().0 = bill;
+    }
+
     /// Fails when a budget is used up.
     pub fn may_go_on(&self) -> Result<(), WorkError> {
         self.bill().exhausted(&self.budget).map_or(Ok(()), |why| Err(WorkError::Budget(why)))
