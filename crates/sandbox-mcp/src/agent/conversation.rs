@@ -5,10 +5,8 @@ use std::{
     fs, io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use sandbox_core::SessionId;
@@ -19,22 +17,32 @@ use super::TaskId;
 /// Larger ones are not kept: the next task begins anew.
 const LARGEST: usize = 64 << 20;
 
+/// What is to be kept again so soon waits: an agent says so after each of its steps, and only the last word counts.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// The memory of one agent in one sandbox.
 #[derive(Clone)]
 pub struct Conversation(Arc<Kept>);
 
 struct Kept {
     file: PathBuf,
-    /// Counts what is to be written: of two writers the later one is right.
-    newest: AtomicU64,
-    written: Mutex<u64>,
+    waiting: Mutex<Waiting>,
+    /// Of two writers the later one has the newer word.
+    writing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    memory: Option<Value>,
+    /// Whether somebody will write it.
+    is_due: bool,
 }
 
 impl Conversation {
     /// Of this agent in this sandbox.
     pub fn of(state: &Path, session: &SessionId, agent: &str) -> Self {
         let file = folder(state).join(session.as_str()).join(format!("{agent}.json"));
-        Self(Arc::new(Kept { file, newest: AtomicU64::new(0), written: Mutex::new(0) }))
+        Self(Arc::new(Kept { file, waiting: Mutex::default(), writing: Mutex::default() }))
     }
 
     /// What was kept, if anything was.
@@ -42,22 +50,40 @@ impl Conversation {
         serde_json::from_slice(&fs::read(&self.0.file).ok()?).ok()
     }
 
-    /// Keeps something in place of what was there. Returns at once.
+    /// Keeps something in place of what was there. Returns at once; it is written soon.
     pub fn keep(&self, memory: Value) {
-        let (kept, number) = (self.0.clone(), self.0.newest.fetch_add(1, Ordering::Relaxed) + 1);
-        let write = move || {
-            let mut written = kept.written.lock().unwrap_or_else(PoisonError::into_inner);
-            if number > *written {
-                *written = number;
-                if let Err(error) = write(&kept.file, &memory) {
-                    tracing::warn!("a conversation could not be kept: {error}");
-                }
+        let runtime = tokio::runtime::Handle::try_current();
+        let mut waiting = self.waiting();
+        waiting.memory = Some(memory);
+        match runtime {
+            Ok(_) if waiting.is_due => {}
+            Ok(runtime) => {
+                waiting.is_due = true;
+                let later = self.clone();
+                runtime.spawn(async move {
+                    tokio::time::sleep(PAUSE).await;
+                    later.waiting().is_due = false;
+                    let _ = tokio::task::spawn_blocking(move || later.flush()).await;
+                });
             }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(write)),
-            Err(_) => write(),
+            Err(_) => {
+                drop(waiting);
+                self.flush();
+            }
         }
+    }
+
+    /// Writes now what is still to be written: whoever goes on with the conversation must find all of it.
+    pub fn flush(&self) {
+        let _in_turn = self.0.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(memory) = self.waiting().memory.take() else { return };
+        if let Err(error) = write(&self.0.file, &memory) {
+            tracing::warn!("a conversation could not be kept: {error}");
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,10 +121,13 @@ fn write(file: &Path, memory: &Value) -> io::Result<()> {
     if text.len() > LARGEST {
         return Err(io::Error::other("it is too large"));
     }
-    let above = file.parent().unwrap_or(file);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
     let part = file.with_extension("part");
-    fs::write(&part, text)?;
+    if let Err(error) = fs::write(&part, &text) {
+        // The folder is made for the first one.
+        let above = file.parent().filter(|_| error.kind() == io::ErrorKind::NotFound).ok_or(error)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+        fs::write(&part, text)?;
+    }
     fs::rename(part, file)
 }
 
@@ -107,6 +136,24 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use sandbox_core::UserId;
+
+    #[tokio::test]
+    async fn the_last_word_is_kept_soon_and_at_once_where_somebody_goes_on() {
+        let state = tempfile::tempdir().unwrap();
+        let session = SessionId::random(&UserId::local()).unwrap();
+        let conversation = Conversation::of(state.path(), &session, "claude");
+        for number in 0..100 {
+            conversation.keep(Value::from(number));
+        }
+        conversation.flush();
+        assert_eq!(conversation.recall(), Some(Value::from(99)));
+        conversation.keep(Value::from(100));
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while conversation.recall() != Some(Value::from(100)) {
+            assert!(std::time::Instant::now() < end, "nobody writes it");
+            tokio::time::sleep(PAUSE / 4).await;
+        }
+    }
 
     #[test]
     fn a_conversation_is_kept_with_its_sandbox() {

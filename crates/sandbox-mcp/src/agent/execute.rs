@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io::Read,
     sync::Arc,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use sandbox_core::{Policy, Tool, UserId};
@@ -30,6 +30,8 @@ use crate::{
 const DEFAULT_LEVEL: u8 = 3;
 /// Files are read in pieces of this size.
 const PIECE: u64 = 256 << 10;
+/// An agent that was asked to stop has so long to do so.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Works on a task to its end, or until its time is over. What the policy denies is asked of the person. Dropping the future kills what the agent started.
 pub async fn execute(
@@ -89,10 +91,13 @@ pub async fn execute(
     });
     let stop = stop_asked(writing.folder().cloned());
     let work = async {
+        let mut working = chosen.agent.work(assignment, &worker);
         tokio::select! {
-            worked = chosen.agent.work(assignment, &worker) => worked,
-            () = stop => Err(WorkError::Interrupted),
+            worked = &mut working => return worked,
+            () = stop => worker.mailbox().interrupt(),
         }
+        // Who ends by themselves know what a follow-up goes on with; who does not is killed.
+        tokio::time::timeout(FAREWELL, working).await.unwrap_or(Err(WorkError::Interrupted))
     };
     let worked = tokio::time::timeout(allowed.timeout, work).await;
     let (denials, cost) = (worker.denials(), worker.bill());

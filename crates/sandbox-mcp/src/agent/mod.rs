@@ -26,7 +26,7 @@ pub use execute::{execute, policy};
 pub use id::{InvalidTaskId, TaskId};
 pub use interface::{Agent, Assignment, Finished, Mailbox};
 pub use note::{Change, Note};
-pub use program::{InstallError, Installed, KINDS, Kind, LATEST, Store, install};
+pub use program::{InstallError, Installed, KINDS, Kind, LATEST, Store, end_after, install};
 pub use task::{Content, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus};
 pub use tasks::{Outcome, Running, Standing, Tasks};
 pub use trail::{Step, Trail};

@@ -2,7 +2,13 @@
 
 use std::io::IsTerminal;
 
-use crate::{agent::receipt, app::App, cli::terminal::stop_asked, config::Settings, mcp};
+use crate::{
+    agent::{self, receipt},
+    app::App,
+    cli::terminal::stop_asked,
+    config::Settings,
+    mcp,
+};
 
 pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
     super::descriptors::raise_limit();
@@ -15,6 +21,8 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
         let (id, session) =
             (receipt["task_id"].as_str().unwrap_or_default(), receipt["session_id"].as_str().unwrap_or_default());
         super::screen::tell(&format!("the task {id} in {session} was interrupted when an earlier server ended"));
+        let sandboxes = app.sandboxes.clone();
+        tokio::spawn(async move { agent::end_after(&receipt, &sandboxes).await });
     }
     if std::io::stdin().is_terminal() {
         super::screen::tell(

@@ -178,7 +178,7 @@ pub struct ExecuteTask {
     pub session_id: Option<String>,
     /// Files that the agent needs, put into /workspace.
     pub files: Option<Vec<FileToWrite>>,
-    /// auto (default), claude or mock.
+    /// auto (default), claude, claude-code, opencode or mock.
     pub agent: Option<String>,
     /// 1 (least allowed) to 4 (most). Default: 3.
     pub yolo_level: Option<u8>,

@@ -1,4 +1,5 @@
-//! Tasks in a real container engine, against a model server of the tests' own: the built-in agent, Claude Code and OpenCode.
+//! Tasks in a real container engine, against a model server of the tests' own that does
+//! everything wrong first: the built-in agent, Claude Code and OpenCode.
 //!
 //! `tests/templates/run --only agents` starts an engine, builds the images of docker/ and names it in
 //! `SANDBOX_TESTS_ENGINE`. Without it these tests say so, and fail where `SANDBOX_TESTS_REQUIRE` names `docker`.
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     agents::{csv_turns, finished},
     harness::Client,
-    model::{KEY, Server},
+    model::{Asked, KEY, Say, Server},
     programs::{analyse, programs, sales, sales_are_right, with_programs},
 };
 
@@ -50,9 +51,23 @@ async fn works(agent: &str, image: &str, model: &Server) -> Option<(Value, Clien
     Some((done, client))
 }
 
+/// Answers as the script says, after it has done everything wrong.
+async fn troubled(script: impl Fn(&Asked<'_>) -> Say + Send + Sync + 'static) -> Server {
+    let error = |kind: &str| json!({"type": "error", "error": {"type": kind, "message": "not now"}}).to_string();
+    Server::start(move |asked| match asked.number {
+        0 => Say::Status(429, "retry-after: 1\r\n", error("rate_limit_error")),
+        1 => Say::Status(529, "", error("overloaded_error")),
+        2 => Say::Cut,
+        3 => Say::Raw("data: {oops\n\n"),
+        _ => script(asked),
+    })
+    .await
+}
+
 #[tokio::test]
 async fn the_built_in_agent_works_in_a_container() {
-    let model = Server::turns(csv_turns()).await;
+    let turns = csv_turns();
+    let model = troubled(move |asked| Say::Turn(turns[asked.step].clone())).await;
     let Some((done, client)) = works("claude", "claude-code", &model).await else { return };
     assert_eq!(done["files_created"], json!(["analyse.py", "chart.png", "chart.svg", "report.md"]), "{done}");
     let report = client.output(done["session_id"].as_str().unwrap(), "cat report.md").await;
@@ -61,14 +76,14 @@ async fn the_built_in_agent_works_in_a_container() {
 
 #[tokio::test]
 async fn claude_code_works_in_a_container() {
-    let model = Server::start(analyse).await;
+    let model = troubled(analyse).await;
     let Some((done, client)) = works("claude-code", "claude-code", &model).await else { return };
     sales_are_right(&client, &done).await;
 }
 
 #[tokio::test]
 async fn opencode_works_in_a_container() {
-    let model = Server::start(analyse).await;
+    let model = troubled(analyse).await;
     let Some((done, client)) = works("opencode", "opencode", &model).await else { return };
     sales_are_right(&client, &done).await;
 }

@@ -34,6 +34,7 @@ mod neighbours;
 mod network;
 mod ports;
 mod programs;
+mod programs_in_trouble;
 mod protocol;
 mod real_client;
 mod small_model;

@@ -1,6 +1,6 @@
 //! Turn by turn: the model is asked, its tools are run, and what they say goes back, until it has finished.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -30,6 +30,8 @@ pub(super) struct Turns<'t> {
     /// Tokens that the model will have to read, as near as can be told.
     reading: u64,
     watchdog: Watchdog,
+    /// How long its last tools worked, until somebody has looked at what they changed.
+    worked: Option<Duration>,
 }
 
 impl<'t> Turns<'t> {
@@ -42,12 +44,25 @@ impl<'t> Turns<'t> {
         let text = prompt::task(&task);
         say(&mut messages, &text);
         let reading = size::tokens(&messages) + (system.len() as u64 + size::bytes(&tools)) / 4;
-        Self { model, worker, name, system, tools, task: text, messages, reading, watchdog: Watchdog::default() }
+        Self {
+            model,
+            worker,
+            name,
+            system,
+            tools,
+            task: text,
+            messages,
+            reading,
+            watchdog: Watchdog::default(),
+            worked: None,
+        }
     }
 
     /// Works to the end.
     pub async fn work(&mut self) -> Result<Finished, WorkError> {
         let (mut cut_off, mut pauses) = (0, 0);
+        // Whoever is stopped before the first answer is gone on with all the same.
+        self.remember();
         loop {
             for message in self.worker.mailbox().take() {
                 say(&mut self.messages, &message);
@@ -110,8 +125,14 @@ impl<'t> Turns<'t> {
     /// One question. Nothing is asked that the budget does not pay for.
     async fn ask(&mut self) -> Result<Reply, Failed> {
         self.worker.may_go_on().map_err(Failed::Work)?;
-        let messages = std::mem::take(&mut self.messages);
-        let reply = self.ask_about(&messages).await;
+        let (messages, worked) = (std::mem::take(&mut self.messages), self.worked.take());
+        // Which files are new is found out while the model thinks.
+        let look = async {
+            if let Some(worked) = worked {
+                self.worker.look_for_changes(worked).await;
+            }
+        };
+        let (reply, ()) = tokio::join!(self.ask_about(&messages), look);
         self.messages = messages;
         let reply = reply?;
         self.reading = reply.tokens.read().max(size::tokens(&self.messages) / 2) + reply.tokens.output;
@@ -170,7 +191,7 @@ impl<'t> Turns<'t> {
         let in_order = tokio::sync::Mutex::new(());
         let run = calls.iter().map(|call| tools::call(self.worker, call, &reply.unreadable, &in_order));
         let results = futures::future::join_all(run).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        self.worker.look_for_changes(began.elapsed()).await;
+        self.worked = Some(began.elapsed());
         let mut results: Vec<Value> = results;
         match self.watchdog.look(&calls, &results) {
             Err(why) => return Err(stopped(&why)),

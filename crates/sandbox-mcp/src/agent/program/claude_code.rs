@@ -9,16 +9,21 @@ use sandbox_core::exec::Exit;
 use serde_json::{Value, json};
 
 use super::{
+    chance,
     dialect::{Dialect, Invocation, Said, Start, call, result, short, text_of},
+    home::{HomeFile, When},
     lending::PLACEHOLDER,
 };
-use crate::agent::Note;
+use crate::agent::{Note, WorkError};
 
 /// Tools that reach for the network past the sandbox's own programs, or that wait for a later that never comes.
 const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree";
 
 /// Calls whose time is taken at once.
 const CALLS: usize = 1000;
+
+/// Plugins that it brings along.
+const BUILT_IN: [&str; 3] = ["agents-md", "privacy", "plugin-authoring"];
 
 /// What is known of one run.
 #[derive(Default)]
@@ -79,6 +84,11 @@ impl Dialect for ClaudeCode {
         Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env: env.collect::<BTreeMap<_, _>>() }
     }
 
+    fn home(&self) -> Result<Vec<HomeFile>, WorkError> {
+        let content = first_start()?.to_string().into_bytes();
+        Ok(vec![HomeFile { path: "/home/sandbox/.claude.json", content, when: When::Missing }])
+    }
+
     fn message(&self, text: &str) -> Vec<u8> {
         let content = json!([{ "type": "text", "text": text }]);
         let line = json!({ "type": "user", "message": { "role": "user", "content": content } });
@@ -122,6 +132,21 @@ impl Dialect for ClaudeCode {
         let errors = self.last.iter().flat_map(|last| last["errors"].as_array()).flatten().filter_map(Value::as_str);
         errors.into_iter().any(|error| error.contains("No conversation found"))
     }
+}
+
+/// What it writes by itself when it starts in a home that it has never seen, field by field, and waits for the disk each
+/// time: some 100 ms in all. What it does not find here, because it is another version, it still writes.
+fn first_start() -> Result<Value, WorkError> {
+    let used = json!({ "usageCount": 0, "lastUsedAt": 0, "lastUsedNumStartups": 0 });
+    let plugins: Value = BUILT_IN.iter().map(|name| (format!("cc-plugin-{name}@builtin"), used.clone())).collect();
+    Ok(json!({
+        "firstStartTime": "2026-01-01T00:00:00.000Z",
+        "migrationVersion": 15,
+        // Names of nobody: they say only that two questions come from one sandbox.
+        "userID": chance::hex::<32>()?,
+        "machineID": chance::hex::<32>()?,
+        "pluginUsage": plugins,
+    }))
 }
 
 impl ClaudeCode {

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use sandbox_core::exec::Exit;
 use serde_json::Value;
 
+use super::home::HomeFile;
 use crate::{
-    agent::{Note, words},
+    agent::{Note, WorkError, words},
     config::ModelApi,
 };
 
@@ -66,6 +67,9 @@ pub(super) enum Said {
 pub(super) trait Dialect: Send + Sync {
     /// How to start it.
     fn invocation(&self, start: &Start<'_>) -> Invocation;
+
+    /// What it finds in its home.
+    fn home(&self) -> Result<Vec<HomeFile>, WorkError>;
 
     /// What it would run out of the workspace whatever it is told: where such a thing lies, it does not work.
     fn unstoppable(&self) -> &'static [&'static str] {

@@ -39,7 +39,7 @@ pub const OPENCODE: Kind = Kind {
 pub const KINDS: [&Kind; 2] = [&CLAUDE_CODE, &OPENCODE];
 
 /// Where programs are, inside.
-const INSIDE: &str = "/opt/agents";
+pub(super) const INSIDE: &str = "/opt/agents";
 
 impl Kind {
     /// The program of this name.

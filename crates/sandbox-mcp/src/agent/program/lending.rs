@@ -7,7 +7,7 @@ use sandbox_egress::{
     Host, Loan, Network, Placed, PlainHttp, Scheme, Secret, Service, Trust, Usage, Value, Vault, reach,
 };
 
-use super::purse::Purse;
+use super::{chance, purse::Purse};
 use crate::{
     agent::{WorkError, Worker},
     config::{ModelApi, ModelSetting},
@@ -62,7 +62,7 @@ pub(super) async fn lend<'a>(worker: &'a Worker<'a>, purse: Arc<Purse>) -> Resul
     let value = match secrets::value(&model.key).await {
         Ok(value) => value,
         // A server of one's own that wants no key gets one that nobody has.
-        Err(_) if !model.needs_key() => Value::new(nobodys()?),
+        Err(_) if !model.needs_key() => Value::new(chance::hex::<16>()?),
         Err(why) => return Err(WorkError::Agent(format!("the key of the model cannot be had: {why}"))),
     };
     let (header, format) = match model.api {
@@ -105,10 +105,4 @@ fn within(model: &ModelSetting) -> Vec<Network> {
         Host::Name(_) => Vec::new(),
     };
     blocks.iter().filter_map(|block| block.parse().ok()).collect()
-}
-
-fn nobodys() -> Result<String, WorkError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| WorkError::Agent(format!("there is no source of chance: {error}")))?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -5,11 +5,14 @@
 //! [`install`] fetches a program for this user; [`Program`] is the agent. Its model is lent to the sandbox ([`lending`]) and
 //! counted outside ([`purse`]); what it prints is understood by a [`dialect`].
 
+mod chance;
 mod claude_code;
 mod content;
 mod dialect;
+mod home;
 mod install;
 mod kind;
+mod leftover;
 mod lending;
 mod opencode;
 mod placing;
@@ -33,6 +36,7 @@ use crate::config::{ModelApi, SecretSource, Settings};
 
 pub use install::{InstallError, LATEST, install};
 pub use kind::{CLAUDE_CODE, KINDS, Kind, OPENCODE};
+pub use leftover::end_after;
 pub use store::{Installed, Store};
 
 use dialect::Dialect;

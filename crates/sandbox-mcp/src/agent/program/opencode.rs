@@ -5,9 +5,13 @@ use serde_json::{Value, json};
 
 use super::{
     dialect::{Dialect, Invocation, Said, Start, call, result, short},
+    home::HomeFile,
     lending::PLACEHOLDER,
 };
-use crate::{agent::Note, config::ModelApi};
+use crate::{
+    agent::{Note, WorkError},
+    config::ModelApi,
+};
 
 /// What it calls the server of its model.
 const PROVIDER: &str = "sandbox";
@@ -49,6 +53,10 @@ impl Dialect for OpenCode {
     }
 
     /// It has two ways to load plugins, and nothing turns off the second: what these name is executed (seen in 1.18.34).
+    fn home(&self) -> Result<Vec<HomeFile>, WorkError> {
+        Ok(vec![HomeFile::prompt()])
+    }
+
     fn unstoppable(&self) -> &'static [&'static str] {
         &[".opencode", "opencode.json", "opencode.jsonc"]
     }

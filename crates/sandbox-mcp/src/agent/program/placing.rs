@@ -13,15 +13,15 @@ use crate::{
 };
 
 /// Where copies are, inside.
-const COPIES: &str = "/home/sandbox/.sandbox-mcp/agents";
+pub(super) const COPIES: &str = "/home/sandbox/.sandbox-mcp/agents";
 /// A program is copied in pieces of this size.
 const PIECE: u64 = 1 << 20;
 
 /// Where the program is, inside.
 pub(super) async fn place(kind: &Kind, installed: &Installed, worker: &Worker<'_>) -> Result<String, WorkError> {
     let mounted = kind.program_inside();
-    // Mounted, or a part of the image.
-    if is_there(worker, &mounted).await? {
+    // Mounted by us, or a part of the image.
+    if is_mounted(kind, worker) || is_there(worker, &mounted).await? {
         return Ok(mounted);
     }
     let copy = format!("{COPIES}/{}-{}", kind.name, installed.version);
@@ -33,6 +33,13 @@ pub(super) async fn place(kind: &Kind, installed: &Installed, worker: &Worker<'_
         write(&source, &copy, worker).await.map_err(|why| gone(kind, &why))?;
     }
     Ok(copy)
+}
+
+/// Whether nobody has to look: an engine may be on another machine, where there is nothing to mount.
+fn is_mounted(kind: &Kind, worker: &Worker<'_>) -> bool {
+    let facts = worker.session().facts();
+    let has_it = facts.spec.tools.iter().any(|tool| tool.target == kind.folder_inside());
+    has_it && facts.backend == sandbox_linux::BACKEND
 }
 
 /// Whether it is there and may be started. Starting it would take longer than all else.

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::{
-    Program,
+    Program, chance,
     dialect::{Dialect, Said, Start, short},
+    home, leftover,
     lending::{self, LentModel},
     placing, prompt,
     purse::{Purse, Told},
@@ -32,8 +33,10 @@ const TOOLS: usize = 1000;
 const LAST_WORDS: usize = 2000;
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(500);
-/// A program that was asked to end, or that has finished, is killed after so long.
+/// A program that has finished is killed after so long,
 const FAREWELL: Duration = Duration::from_millis(1500);
+/// and one that was asked to end after so long.
+const STOPPING: Duration = Duration::from_millis(900);
 /// The model may fail so often in a row.
 const FAILURES: u32 = 12;
 /// Where not even a model is waited for, a program may be silent at least for so long: a busy machine takes its time,
@@ -46,11 +49,14 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
     let settings = worker.settings();
     let model = task.model.clone().unwrap_or_else(|| settings.model.name.clone());
     check_workspace(program, worker).await?;
+    if task.memory.is_some() {
+        leftover::end_in(worker.session()).await;
+    }
     let path = placing::place(program.kind, &program.installed, worker).await?;
     let (sender, mut told) = mpsc::unbounded_channel();
     let purse = Arc::new(Purse::new(task.budget, settings.model.clone(), model.clone(), sender));
     let lent = lending::lend(worker, purse.clone()).await?;
-    worker.write(prompt::FILE, prompt::PROMPT.as_bytes()).await?;
+    home::furnish(program.dialect().home()?, worker).await?;
     let known = task.memory.as_ref().and_then(|memory| memory["session"].as_str()).map(str::to_owned);
     let mut text = task.task;
     let mut resume = known;
@@ -58,9 +64,6 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
         let mut run = Run::new(program, worker, &purse, &mut told);
         let ended = run.follow(&path, &model, &lent, resume.as_deref(), &text).await;
         let session = run.session.take();
-        if let Some(session) = &session {
-            worker.remember(json!({ "session": session, "version": program.installed.version }));
-        }
         if resume.is_some() && run.dialect.has_forgotten() {
             worker.say("The earlier conversation is gone; beginning anew").await;
             resume = None;
@@ -177,7 +180,7 @@ impl<'a, 'w> Run<'a, 'w> {
         lent: &LentModel<'_>,
         resume: Option<&str>,
     ) -> Result<Command<'a>, WorkError> {
-        let (settings, address, session) = (self.worker.settings(), lent.address(), new_session()?);
+        let (settings, address, session) = (self.worker.settings(), lent.address(), chance::uuid()?);
         let invocation = self.dialect.invocation(&Start {
             program: path,
             address: &address,
@@ -221,7 +224,12 @@ impl<'a, 'w> Run<'a, 'w> {
             Said::Session(id) => {
                 // It comes from inside: one word, or none.
                 let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-                self.session = Some(id).filter(|id| id.len() <= 100 && id.chars().all(fits));
+                let fitting = Some(id).filter(|id| id.len() <= 100 && id.chars().all(fits));
+                if fitting.is_some() && fitting != self.session {
+                    // At once: whoever is stopped, runs out of time or loses its server is gone on with all the same.
+                    self.worker.remember(json!({ "session": fitting, "version": self.program.installed.version }));
+                }
+                self.session = fitting;
             }
             Said::Note(note) => {
                 let ran = match &note {
@@ -317,7 +325,7 @@ impl<'a, 'w> Run<'a, 'w> {
         let _ = command.signal(2).await;
         let farewell = async { while !matches!(command.next().await, Ok(Progress::Ended { .. }) | Err(_)) {} };
         // What is left is killed with the worker.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        let _ = tokio::time::timeout(STOPPING, farewell).await;
         self.count_rest().await?;
         Err(WorkError::Interrupted)
     }
@@ -333,14 +341,4 @@ impl<'a, 'w> Run<'a, 'w> {
         let words: String = words.chars().filter(|letter| !letter.is_control()).take(300).collect();
         if words.is_empty() { String::new() } else { format!(" (its last words: {words})") }
     }
-}
-
-/// A name for a new conversation, as Claude Code wants it: a random UUID.
-fn new_session() -> Result<String, WorkError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| WorkError::Agent(format!("there is no source of chance: {error}")))?;
-    random[6] = random[6] & 0x0f | 0x40;
-    random[8] = random[8] & 0x3f | 0x80;
-    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }

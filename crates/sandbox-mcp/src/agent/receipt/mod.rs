@@ -235,7 +235,8 @@ fn packages(steps: &[Step]) -> Vec<String> {
             Ok(input) => input["command"].as_str().unwrap_or_default().to_owned(),
             Err(_) => input.clone(),
         };
-        if tool == "bash" {
+        // Claude Code writes it with a capital.
+        if tool.eq_ignore_ascii_case("bash") {
             found.extend(words::packages(&command));
         }
     }

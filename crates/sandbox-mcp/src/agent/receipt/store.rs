@@ -121,7 +121,7 @@ pub async fn stop_asked(folder: Option<PathBuf>) {
 
 const STOP: &str = "stop";
 /// Between two looks at whether a task is to stop.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(500);
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
 const INTERRUPTED: &str = "the program that worked on it was ended in the middle. The files that it had made are in its \
 sandbox, for as long as that is there; give the task again, with the same session_id, to go on";

@@ -186,7 +186,7 @@ impl<'a> Worker<'a> {
         self.bill().exhausted(&self.budget).map_or(Ok(()), |why| Err(WorkError::Budget(why)))
     }
 
-    /// Keeps what the agent wants to know when it next works in this sandbox. Kept outside; returns at once.
+    /// Keeps what the agent wants to know when it next works in this sandbox. Kept outside; returns at once. It is written soon, and at the latest when the work is over.
     pub fn remember(&self, memory: Value) {
         self.conversation.keep(memory);
     }
@@ -211,6 +211,7 @@ impl<'a> Worker<'a> {
 
 impl Drop for Worker<'_> {
     fn drop(&mut self) {
+        self.conversation.flush();
         let left = std::mem::take(&mut *self.running());
         if left.is_empty() {
             return;
