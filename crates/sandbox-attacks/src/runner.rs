@@ -17,7 +17,7 @@ use crate::{
     expectation::{self, capability_masks},
     program,
     report::Finding,
-    workbench::{ANSWER, Bench, Cell, PATIENCE, Said},
+    workbench::{ANSWER, Bench, Cell, PATIENCE, SILENT, Said},
 };
 
 /// What is attacked.
@@ -331,7 +331,12 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
     let mut trouble = Vec::new();
     // Where its label says that it may end as a whole, that is how the limit is held: it harms nobody else.
     let ended = own.is_err() && expectation::may_end_as_a_whole(facts) && has_ended(&cell).await;
-    let finding = if ended { Finding::held("the whole sandbox ended, as its label says") } else { finding };
+    let finding = match attack.walls.contains(&Wall::MemoryLimit) && finding.detail == SILENT {
+        _ if ended => Finding::held("the whole sandbox ended, as its label says"),
+        // So ends a command in gVisor whose memory this machine's kernel took.
+        true if expectation::may_end_as_a_whole(facts) => Finding::held("it was ended without a word"),
+        _ => finding,
+    };
     trouble.extend(own.err().filter(|_| !ended));
     trouble.extend(others.err().map(|why| format!("in another sandbox {why}")));
     if let Said::Finding(Finding { outcome: Outcome::BrokeThrough, detail }) = lacks {

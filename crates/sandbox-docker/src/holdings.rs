@@ -40,8 +40,9 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
         match (control, holds) {
             (Control::Memory, true) if gvisor => {
                 let more = Bytes(GVISORS_MEMORY);
-                let how =
-                    format!("{by}: {value} and {more} for gVisor itself; the whole sandbox ends where it is reached");
+                let how = format!(
+                    "{by}: {value} and {more} for gVisor itself; the command or the whole sandbox ends where it is reached"
+                );
                 enforcement.hold(control, Held::Kernel, how);
             }
             (Control::Pids, _) if gvisor => {
