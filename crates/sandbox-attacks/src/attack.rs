@@ -44,6 +44,8 @@ pub(crate) enum Way {
 pub(crate) enum Room {
     /// All of them small.
     Small,
+    /// The same; what is taken is memory that the kernel keeps for the sandbox.
+    Kernels,
     /// The same with a /tmp beyond the memory.
     LargeTmp,
     /// The same with so little disk that it is full of empty files in a moment.

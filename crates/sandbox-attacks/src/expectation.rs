@@ -1,11 +1,11 @@
 //! What a policy grants, and what a sandbox's own label does not promise. Nearly everything else is to be held.
 
 use sandbox_core::{
-    Control, Facts, Held,
+    Bytes, Control, Facts, Held,
     policy::{Capabilities, DeniedPrograms, Root, SystemCalls, User},
 };
 
-use crate::{Attack, Expected, Wall};
+use crate::{Attack, Expected, Wall, attack::Room};
 
 /// What should come of this attack on a sandbox like this.
 pub fn of(attack: &Attack, facts: &Facts) -> Expected {
@@ -71,11 +71,60 @@ pub fn no_devices(facts: &Facts) -> Expected {
     held_if(!says(facts, Control::Filesystem).contains("device files lead to the few devices"))
 }
 
+/// Scores for out-of-memory kills: a kernel of the sandbox's own that looks at none says so.
+pub fn scores(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Privileges).contains("scores for out-of-memory kills mean nothing"))
+}
+
+/// Low ports: in a network of the sandbox's own kernel, in which nobody else is, they are nobody's.
+pub fn low_ports(facts: &Facts) -> Expected {
+    match capabilities_may_be_granted(facts) {
+        Expected::Granted => Expected::Granted,
+        _ => held_if(!says(facts, Control::Network).contains("every port in it is free")),
+    }
+}
+
+/// Names of sockets, where a label says whose is seen and who is let in.
+pub fn socket_names(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Network).contains("the name of the executor's socket is seen"))
+}
+
 /// Names of cgroups: engines that give no namespace for them say so.
 pub fn cgroup_names(facts: &Facts) -> Expected {
     let label = says(facts, Control::Filesystem);
     held_if(!label.contains("name of its cgroup is seen") && !label.contains("own cgroups are seen"))
 }
+
+/// Whether the sandbox has a kernel of its own between it and this machine's.
+pub fn has_own_kernel(facts: &Facts) -> bool {
+    says(facts, Control::Privileges).contains("gVisor's")
+}
+
+/// Whether processor time inside says nothing: then it is counted from outside.
+pub fn clocks_go_on(facts: &Facts) -> bool {
+    says(facts, Control::Cpu).contains("clocks inside go on")
+}
+
+/// Whether going over its memory, in whatever form, may end a sandbox as a whole.
+pub fn may_end_as_a_whole(facts: &Facts) -> bool {
+    says(facts, Control::Memory).contains("the whole sandbox ends")
+}
+
+/// What may be taken beside the memory of the policy before it is held, as the label says: by everything, or only by what
+/// the sandbox's own kernel keeps for it.
+pub(crate) fn room_beside_memory(room: Room, facts: &Facts) -> u64 {
+    let label = says(facts, Control::Memory);
+    if room != Room::Kernels && label.contains("commands are ended before") {
+        return 0;
+    }
+    let Some((before, _)) = label.split_once(OWN_ROOM) else { return 0 };
+    let words: Vec<&str> = before.rsplitn(3, ' ').take(2).collect();
+    let &[unit, number] = words.as_slice() else { return 0 };
+    format!("{number} {unit}").parse().map_or(0, |bytes: Bytes| bytes.0)
+}
+
+/// How a label names what the sandbox's own kernel may use.
+const OWN_ROOM: &str = " for gVisor itself";
 
 fn says(facts: &Facts, control: Control) -> &str {
     facts.enforcement.0.get(&control).map_or("", |holding| &holding.by)
@@ -119,10 +168,11 @@ pub fn unlisted_may_start(facts: &Facts) -> Expected {
     granted_if(allow.is_none_or(|rules| rules.iter().any(may)))
 }
 
-/// Memory that the kernel itself uses for a sandbox counts only where the kernel holds the limit.
+/// Memory that the kernel itself uses for a sandbox counts only where the kernel holds the limit, or where it is a kernel of
+/// the sandbox's own, whose memory is watched.
 pub fn kernel_memory(facts: &Facts) -> Expected {
     let held = facts.enforcement.0.get(&Control::Memory).map(|holding| holding.held);
-    held_if(held == Some(Held::Kernel))
+    held_if(held == Some(Held::Kernel) || says(facts, Control::Memory).contains(OWN_ROOM))
 }
 
 /// A share of its own of what the kernel counts for a user: only the embedded backend gives one.

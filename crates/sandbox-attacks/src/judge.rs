@@ -9,7 +9,7 @@ use std::{
 
 use sandbox_core::{Facts, Image};
 
-use crate::{canary::Canary, report::Finding};
+use crate::{canary::Canary, expectation, report::Finding};
 
 /// Variables of our own that were seen inside. Those that every sandbox has by itself say nothing, nor does a digit.
 pub(crate) fn environment(seen: &str, canary: &Canary, _: &Facts) -> Finding {
@@ -65,6 +65,24 @@ pub(crate) fn mount_table(seen: &str, _: &Canary, _: &Facts) -> Finding {
         is_ours.then_some(*root).or(layer).map(str::to_owned)
     });
     Finding::of_list("folders of this machine that the mount table names", told.collect())
+}
+
+/// Places in a cgroup tree. A sandbox with a kernel of its own has a tree of its own, which tells nothing about this machine's
+/// unless the place is there too.
+pub(crate) fn cgroup_path(seen: &str, _: &Canary, facts: &Facts) -> Finding {
+    let own_tree = expectation::has_own_kernel(facts);
+    let trees = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let trees: Vec<&str> = trees
+        .lines()
+        .filter_map(|line| line.split_once(" - ").filter(|(_, kind)| kind.starts_with("cgroup")))
+        .filter_map(|(mount, _)| mount.split(' ').nth(4))
+        .collect();
+    let is_here = |line: &&str| {
+        let place = line.rsplit(':').next().unwrap_or_default();
+        place.contains("..") || trees.iter().any(|tree| Path::new(&format!("{tree}{place}")).exists())
+    };
+    let told = seen.lines().filter(|line| !line.is_empty()).filter(|line| !own_tree || is_here(line));
+    Finding::of_list("places in the machine's cgroup tree", told.map(str::to_owned).collect())
 }
 
 /// How this machine was started may hold secrets.

@@ -17,7 +17,7 @@ use crate::{
     expectation::{self, capability_masks},
     program,
     report::Finding,
-    workbench::{ANSWER, Bench, Cell, PATIENCE, Said},
+    workbench::{ANSWER, Bench, Cell, PATIENCE, SILENT, Said},
 };
 
 /// What is attacked.
@@ -302,8 +302,9 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         Ok(cell) => cell,
         Err(error) => return Finding::failed(error.to_string()),
     };
+    let facts = cell.sandbox.facts();
     let mut arguments = vec![
-        format!("limit={}", limits.memory.0),
+        format!("limit={}", limits.memory.0 + expectation::room_beside_memory(room, facts)),
         format!("pids={}", limits.pids),
         format!("disk={}", limits.disk.0),
         format!("tmp={}", limits.tmp.0),
@@ -311,9 +312,15 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         format!("files={}", expectation::open_files(cell.sandbox.facts())),
     ];
     arguments.extend(bench.canary.arguments());
+    let outside = attack.walls.contains(&Wall::CpuLimit) && expectation::clocks_go_on(facts);
+    let before = if outside { used_processor(&cell).await } else { None };
     let finding = match cell.attack(attack.name, &arguments).await {
         Said::Finding(finding) => finding,
         Said::Seen(seen) => Finding::held(seen),
+    };
+    let finding = match before {
+        Some(before) => processor_from_outside(&cell, before, limits.cpu_millis).await,
+        None => finding,
     };
     let (own, others, lacks, host) = tokio::join!(
         cell.answers(),
@@ -322,7 +329,15 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         host_trouble(&bench.canary)
     );
     let mut trouble = Vec::new();
-    trouble.extend(own.err());
+    // Where its label says that it may end as a whole, that is how the limit is held: it harms nobody else.
+    let ended = own.is_err() && expectation::may_end_as_a_whole(facts) && has_ended(&cell).await;
+    let finding = match attack.walls.contains(&Wall::MemoryLimit) && finding.detail == SILENT {
+        _ if ended => Finding::held("the whole sandbox ended, as its label says"),
+        // So ends a command in gVisor whose memory this machine's kernel took.
+        true if expectation::may_end_as_a_whole(facts) => Finding::held("it was ended without a word"),
+        _ => finding,
+    };
+    trouble.extend(own.err().filter(|_| !ended));
     trouble.extend(others.err().map(|why| format!("in another sandbox {why}")));
     if let Said::Finding(Finding { outcome: Outcome::BrokeThrough, detail }) = lacks {
         let new = detail.split(": ").last().unwrap_or_default().split(", ").filter(|what| !neighbour.contains(what));
@@ -334,12 +349,43 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
     {
         trouble.push(format!("{} processes are seen from outside, {} are allowed", usage.pids, limits.pids));
     }
-    trouble.extend(cell.kill_all().await.err());
+    if !ended {
+        trouble.extend(cell.kill_all().await.err());
+    }
     // What it left may keep its own sandbox from starting commands; that harms nobody else.
     match (finding.outcome, trouble.is_empty()) {
         (_, true) => finding,
         (Outcome::BrokeThrough, _) => Finding::broke(format!("{}; {}", finding.detail, trouble.join("; "))),
         _ => Finding::broke(format!("{} ({})", trouble.join("; "), finding.detail)),
+    }
+}
+
+async fn has_ended(cell: &Cell) -> bool {
+    timeout(ANSWER, cell.sandbox.ended()).await.is_ok()
+}
+
+/// Processor time as it is counted outside, and when.
+async fn used_processor(cell: &Cell) -> Option<(Duration, Instant)> {
+    let usage = timeout(ANSWER, cell.sandbox.usage()).await.ok()?.ok()?;
+    Some((usage.cpu, Instant::now()))
+}
+
+/// The share that a sandbox took, where its own clocks do not tell.
+async fn processor_from_outside(cell: &Cell, (before, begun): (Duration, Instant), share: u32) -> Finding {
+    let elapsed = begun.elapsed();
+    let Some((after, _)) = used_processor(cell).await else {
+        return Finding::failed("nobody says how much processor time it used");
+    };
+    let used = after.saturating_sub(before);
+    // A share is held over periods, so the first one counts double; a fifth is the clock's.
+    let allowed = elapsed * share / 1000;
+    let detail = format!("{used:.1?} of processor time in {elapsed:.1?} as counted outside, {allowed:.1?} are allowed");
+    if used > allowed * 13 / 10 + Duration::from_millis(250) {
+        Finding::broke(detail)
+    } else if used < allowed / 4 {
+        Finding::not_applicable(format!("this machine is too busy: {detail}"))
+    } else {
+        Finding::held(detail)
     }
 }
 

@@ -244,6 +244,9 @@ fn read_line(line: &[u8]) -> Said {
     })
 }
 
+/// What is said of a program that ended with 1 and said nothing at all.
+pub(crate) const SILENT: &str = "it ended with 1: ";
+
 /// It ended without a word: a limit did it, or a signal.
 fn silent_end(exit: Exit, stderr: &[u8]) -> Finding {
     match exit {

@@ -33,6 +33,7 @@ pub fn message(
 ) -> Boot {
     let policy = &spec.policy;
     let reach = engine.reach(policy.privileges.runtime.as_deref());
+    let gvisor = engine.is_gvisor(policy.privileges.runtime.as_deref());
     let kept: Vec<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
     let user = match policy.privileges.user {
         User::Sandbox => SANDBOX_ID,
@@ -54,8 +55,8 @@ pub fn message(
         env: environment(spec, image),
         lease: (!spec.persistent).then_some(lease),
         history: HISTORY,
-        pids: (!engine.holds.pids && !engine.is_gvisor(policy.privileges.runtime.as_deref()))
-            .then_some(policy.limits.pids),
+        // gVisor's count for a user is exact, that of its cgroup comes late. As root the executor is one of them.
+        pids: (!engine.holds.pids || gvisor).then_some(policy.limits.pids + u32::from(gvisor && user == 0)),
         process_memory: None,
         file_size: Some(policy.limits.disk),
         descriptors: Some(DESCRIPTORS),
@@ -71,7 +72,7 @@ pub fn message(
             filter,
             disk: Some(policy.limits.disk),
             root: policy.filesystem.root == Root::Writable,
-            pids: engine.is_gvisor(policy.privileges.runtime.as_deref()).then_some(policy.limits.pids),
+            pids: gvisor.then_some(policy.limits.pids),
             token: if reach == Reach::Streams { token } else { Vec::new() },
             ..Itself::default()
         },

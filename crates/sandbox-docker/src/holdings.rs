@@ -41,16 +41,17 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
             (Control::Memory, true) if gvisor => {
                 let more = Bytes(GVISORS_MEMORY);
                 let how = format!(
-                    "{by}: {value}, and {more} more for gVisor itself; the whole sandbox ends where it is reached"
+                    "{by}: {value} and {more} for gVisor itself; the command or the whole sandbox ends where it is reached"
                 );
                 enforcement.hold(control, Held::Kernel, how);
             }
             (Control::Pids, _) if gvisor => {
-                let how = format!(
-                    "gVisor's kernel: {value}; those that start at the same moment are counted late, and a sandbox that starts \
-                     them without end can keep it from answering until it is ended"
-                );
-                enforcement.hold(control, Held::Supervised, how);
+                let how = format!("gVisor's kernel, for the commands' user and for all of them: {value}");
+                enforcement.hold(control, Held::Kernel, how);
+            }
+            (Control::Cpu, true) if gvisor => {
+                let how = format!("{by}: {value}; its clocks inside go on where it has to wait for them");
+                enforcement.hold(control, Held::Kernel, how);
             }
             (Control::Memory, true) if !told_apart => {
                 let how = format!("{by}: {value}; a command that is killed for it is not told apart from others");
@@ -99,7 +100,8 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
     let gvisor = engine.is_gvisor(privileges.runtime.as_deref());
     let (held, how) = if own_kernel {
         let whose = if gvisor { "gVisor's kernel" } else { "a kernel of its own" };
-        let how = format!("{whose} between it and this machine's, capabilities dropped, no_new_privs");
+        let scores = if gvisor { "; scores for out-of-memory kills mean nothing to it" } else { "" };
+        let how = format!("{whose} between it and this machine's, capabilities dropped, no_new_privs{scores}");
         (Held::Kernel, how)
     } else if engine.user_namespaces {
         (Held::Kernel, "user namespace, capabilities dropped, no_new_privs".to_owned())
@@ -160,9 +162,17 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
 }
 
 fn network(spec: &SandboxSpec, engine: &Nature) -> String {
-    let own = "own network namespace with loopback only";
+    let runtime = spec.policy.privileges.runtime.as_deref();
+    let mut own = match engine.is_gvisor(runtime) {
+        true => "gVisor's own network, with loopback only; every port in it is free, and nobody else is there",
+        false => "own network namespace with loopback only",
+    }
+    .to_owned();
+    if engine.reach(runtime) == Reach::Streams {
+        own.push_str("; the name of the executor's socket is seen, which opens to nobody who does not know a secret");
+    }
     if !spec.has_way_out() {
-        return own.into();
+        return own;
     }
     if is_transparent(spec, engine) {
         return format!("{own}; whatever is connected to anywhere ends with us, and we decide");

@@ -210,7 +210,10 @@ impl Making<'_> {
     }
 
     fn message(&self, token: Vec<u8>) -> Boot {
-        let filter = self.calls.instructions(Narrowing::default());
+        let privileges = &self.spec().policy.privileges;
+        let gvisor = self.engine.nature.is_gvisor(privileges.runtime.as_deref());
+        let lenient_kernel = gvisor.then_some(privileges.capabilities.bits());
+        let filter = self.calls.instructions(Narrowing { lenient_kernel, ..Narrowing::default() });
         boot::message(self.spec(), &self.engine.nature, &self.image, self.lease, filter, token)
     }
 

@@ -14,7 +14,11 @@ use sandbox_core::{
     policy::{Capabilities, Root, SecurityProfile},
 };
 use sandbox_executor::boot::{DIAL_ROLE, STREAMS_ROLE};
-use sandbox_linux::{HOME, WORKSPACE, way_out};
+use sandbox_linux::{
+    HOME, WORKSPACE,
+    steps::{FROZEN, MASKED},
+    way_out,
+};
 
 use crate::{
     labels,
@@ -52,37 +56,19 @@ const EMPTY: &str = "ro,noexec,nosuid,nodev,mode=755,size=65536";
 /// Temporary files that outlive a restart elsewhere, and here do not.
 const VAR_TMP: u64 = 64 << 20;
 
-/// What engines hide of the kernel, and what tells one machine from another.
-const MASKED: [&str; 26] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/bus",
-    "/proc/cmdline",
-    "/proc/config.gz",
-    "/proc/consoles",
-    "/proc/diskstats",
-    "/proc/driver",
-    "/proc/interrupts",
-    "/proc/iomem",
-    "/proc/ioports",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/partitions",
-    "/proc/pressure",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/swaps",
-    "/proc/sysrq-trigger",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/tty",
-    "/sys/firmware",
-    "/sys",
-];
-/// What can be read and not written.
-const READ_ONLY: [&str; 3] = ["/proc/fs", "/proc/irq", "/proc/sys"];
+/// What engines hide beside what every sandbox of ours lacks.
+const MASKED_TOO: [&str; 5] = ["/proc/swaps", "/proc/sysrq-trigger", "/proc/timer_stats", "/sys/firmware", "/sys"];
+
+fn masked() -> Vec<String> {
+    let in_proc = MASKED.map(|name| format!("/proc/{name}"));
+    in_proc.into_iter().chain(MASKED_TOO.map(String::from)).collect()
+}
+
+/// What can be read and not written. What is masked needs it not.
+fn read_only_paths() -> Vec<String> {
+    let paths = FROZEN.map(|name| format!("/proc/{name}"));
+    paths.into_iter().filter(|path| !MASKED_TOO.contains(&path.as_str())).collect()
+}
 
 /// Where the executor's program comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,8 +219,8 @@ fn host_config(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Host
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(capabilities(policy.privileges.capabilities, gvisor)),
         security_opt: Some(security_options(spec, engine, &ground.filter)),
-        masked_paths: Some(MASKED.map(String::from).into()),
-        readonly_paths: Some(READ_ONLY.map(String::from).into()),
+        masked_paths: Some(masked()),
+        readonly_paths: Some(read_only_paths()),
         network_mode: Some("none".into()),
         sysctls: (!engine.own_kernel(policy.privileges.runtime.as_deref())).then(sysctls),
         dns: spec.has_way_out().then(|| vec![way_out::DNS_SERVER.to_string()]),
@@ -342,7 +328,7 @@ fn security_options(spec: &SandboxSpec, engine: &Nature, filter: &Filter) -> Vec
     }
     if engine.kind == Kind::Podman {
         // It takes no list of its own for these, but options.
-        options.push(format!("mask={}", MASKED.join(":")));
+        options.push(format!("mask={}", masked().join(":")));
     }
     if let SecurityProfile::Named(name) = &spec.policy.privileges.security_profile {
         if engine.modules.apparmor {

@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 use bollard::query_parameters::InspectContainerOptions;
 use sandbox_core::{Bytes, Channel, Control, Door, Error, Facts, Held, Result, Sandbox, Usage};
-use sandbox_executor::client::Client;
+use sandbox_executor::client::{Client, Running};
 use sandbox_linux::folder::{self, Lock};
 use tokio::{io::unix::AsyncFd, sync::OnceCell};
 
@@ -104,10 +104,10 @@ impl DockerSandbox {
         Error::Ended { id: self.facts.spec.id.clone(), why: why.into() }
     }
 
-    /// Bytes of kept files, as the executor counts them.
-    async fn kept(&self) -> Option<u64> {
+    /// What only the executor can count: bytes of kept files, and processes where they have a kernel of their own.
+    async fn running(&self) -> Option<Running> {
         let client = Client::connect(self.connect().await.ok()?).await.ok()?;
-        client.usage().await.ok()?.kept
+        client.usage().await.ok()
     }
 
     fn is_running(&self) -> bool {
@@ -151,7 +151,15 @@ impl Sandbox for DockerSandbox {
             Some(usage) => usage,
             None => usage::asked(&self.engine().await?.docker, &self.record.container).await?,
         };
-        Ok(Usage { disk: Bytes(self.kept().await.unwrap_or_default()), ..usage })
+        let running = self.running().await;
+        let disk = Bytes(running.as_ref().and_then(|running| running.kept).unwrap_or_default());
+        let runtime = self.facts.spec.policy.privileges.runtime.as_deref();
+        // What this machine sees of gVisor are its own threads.
+        let pids = match self.engine().await?.nature.is_gvisor(runtime) {
+            true => running.map_or(0, |running| running.processes),
+            false => usage.pids,
+        };
+        Ok(Usage { disk, pids, ..usage })
     }
 
     async fn doors(&self) -> Result<Vec<(Door, OwnedFd)>> {

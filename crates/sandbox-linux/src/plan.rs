@@ -188,6 +188,7 @@ pub fn plan(
     let narrowing = Narrowing {
         visible_memory_only: supervised_memory && wall::stands(Wall::VisibleMemory),
         fixed_processors: processors.is_some(),
+        lenient_kernel: None,
     };
     let counts =
         Counts::new(host.inotify, policy.limits.pids, if supervised_memory { Memory::Summed } else { Memory::Counted });

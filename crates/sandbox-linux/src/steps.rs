@@ -19,7 +19,7 @@ use crate::{
 
 /// Covered in `/proc`: what container engines cover, and what tells this machine's hardware and disks apart from others
 /// without being of use to a program that runs here.
-const MASKED: [&str; 21] = [
+pub const MASKED: [&str; 21] = [
     "acpi",
     "asound",
     "bus",
@@ -42,8 +42,8 @@ const MASKED: [&str; 21] = [
     "timer_list",
     "tty",
 ];
-/// Cannot be changed.
-const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
+/// Cannot be changed there.
+pub const FROZEN: [&str; 4] = ["fs", "irq", "sys", "sysrq-trigger"];
 
 /// One thing done beneath the new root. Targets are relative to it, sources are paths of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,12 @@ use oci_spec::{
 };
 use sandbox_core::{Bytes, policy::Capabilities};
 use sandbox_executor::boot::FILE_ROLE;
-use sandbox_linux::{cgroup::CgroupLimits, counts::Counts, ids::IdMap};
+use sandbox_linux::{
+    cgroup::CgroupLimits,
+    counts::Counts,
+    ids::IdMap,
+    steps::{FROZEN, MASKED},
+};
 
 use crate::{runtime::Kind, view};
 
@@ -29,33 +34,6 @@ pub const BOOT: &str = "boot";
 pub const EXECUTOR: &str = "executor";
 /// Why commands were ended.
 pub const VERDICTS: &str = "verdicts";
-
-/// Covered, where `/proc` is this machine's kernel's: what tells machines apart, and what engines cover.
-const MASKED: [&str; 22] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/bus",
-    "/proc/cmdline",
-    "/proc/config.gz",
-    "/proc/consoles",
-    "/proc/diskstats",
-    "/proc/driver",
-    "/proc/interrupts",
-    "/proc/iomem",
-    "/proc/ioports",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/partitions",
-    "/proc/pressure",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/tty",
-    "/sys/firmware",
-];
-const READ_ONLY: [&str; 4] = ["/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// What matters for a bundle.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +93,7 @@ pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
     linux = match wanted.kind {
         // gVisor shows its own kernel there.
         Kind::Gvisor => linux.masked_paths(Vec::new()).readonly_paths(Vec::new()),
-        Kind::Plain => linux.masked_paths(owned(&MASKED)).readonly_paths(owned(&READ_ONLY)),
+        Kind::Plain => linux.masked_paths(masked()).readonly_paths(in_proc(&FROZEN)),
     };
     SpecBuilder::default()
         .version("1.0.2")
@@ -126,6 +104,15 @@ pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
         .mounts(mounts(wanted)?)
         .linux(linux.build()?)
         .build()
+}
+
+/// Covered where `/proc` is this machine's kernel's.
+fn masked() -> Vec<String> {
+    in_proc(&MASKED).into_iter().chain(["/sys/firmware".to_owned()]).collect()
+}
+
+fn in_proc(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| format!("/proc/{name}")).collect()
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
@@ -337,7 +324,7 @@ mod tests {
         for path in ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"] {
             assert!(linux["maskedPaths"].as_array().unwrap().iter().any(|found| found == path), "{path}");
         }
-        assert_eq!(linux["readonlyPaths"], json!(READ_ONLY));
+        assert_eq!(linux["readonlyPaths"], json!(in_proc(&FROZEN)));
         assert!(linux.get("devices").is_none_or(Value::is_null), "no device beyond the usual ones: {linux}");
     }
 }

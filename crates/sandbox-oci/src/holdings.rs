@@ -29,7 +29,11 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
         (true, true) => enforcement.hold(
             Control::Memory,
             Held::Kernel,
-            format!("{by}: {} and {GVISORS_OWN} for gVisor itself; commands are ended before", limits.memory),
+            format!(
+                "{by}: {} and {GVISORS_OWN} for gVisor itself; commands are ended before, and where that comes too late the \
+                 whole sandbox ends",
+                limits.memory
+            ),
         ),
         (true, false) => {
             let how = format!("{by}: {}; a command that is killed for it is not told apart from others", limits.memory);
@@ -38,27 +42,29 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
         (false, true) => enforcement.hold(
             Control::Memory,
             Held::Supervised,
-            format!("{} of gVisor's memory, looked at every 2 to 100 ms", limits.memory),
+            format!(
+                "{} and {GVISORS_OWN} for gVisor itself, looked at every 2 to 100 ms; commands are ended before, and where \
+                 that comes too late the whole sandbox ends",
+                limits.memory
+            ),
         ),
         (false, false) => enforcement.hold(Control::Memory, Held::None, "no cgroup can be made here"),
     }
     let cpus = f64::from(limits.cpu_millis) / 1000.0;
+    let clocks = if gvisor { "; its clocks inside go on where it has to wait for them" } else { "" };
     if covers.cpu {
-        enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors"));
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("{by}: {cpus} processors{clocks}"));
     } else if limits.cpu_millis.is_multiple_of(1000) {
-        enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}"));
+        enforcement.hold(Control::Cpu, Held::Kernel, format!("processor affinity: {cpus}{clocks}"));
     } else {
         watch.cpu_millis = Some(limits.cpu_millis);
-        enforcement.hold(Control::Cpu, Held::Supervised, format!("{cpus} processors by stopping and continuing"));
+        let how = format!("{cpus} processors by stopping and continuing{clocks}");
+        enforcement.hold(Control::Cpu, Held::Supervised, how);
     }
     match (gvisor, covers.pids) {
         (true, _) => {
-            let how = format!(
-                "gVisor's kernel refuses more than {}, give or take those that start at the same moment; a sandbox that starts \
-                 them without end can keep it from answering until it is ended",
-                limits.pids
-            );
-            enforcement.hold(Control::Pids, Held::Supervised, how)
+            let how = format!("gVisor's kernel, for the commands' user and for all of them: {}", limits.pids);
+            enforcement.hold(Control::Pids, Held::Kernel, how)
         }
         (false, true) => enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids)),
         (false, false) => enforcement.hold(Control::Pids, Held::None, "no cgroup can be made here"),
@@ -69,12 +75,12 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
     enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
     let (network, files, privileges) = match runtime.kind {
         Kind::Gvisor => (
-            "gVisor's own network, with loopback only",
+            "gVisor's own network, with loopback only; every port in it is free, and nobody else is there",
             "gVisor's own file system over a root that has nothing of this machine but its programs",
-            "gVisor's own kernel between commands and this machine's; no_new_privs, capabilities dropped",
+            "gVisor's own kernel between commands and this machine's; no_new_privs, capabilities dropped; scores for out-of-memory kills mean nothing to it",
         ),
         Kind::Plain => (
-            "own network namespace with loopback only",
+            "own network namespace with loopback only; the name of the executor's socket is seen, which leads nowhere inside",
             "own mount namespace; this machine's files are not in it",
             "user namespace, capabilities dropped, no_new_privs",
         ),

@@ -137,7 +137,11 @@ pub fn plan(
     let root = root::source(spec, host, prepared);
     let steps = view_steps(steps::steps(spec, host, prepared), &folder, owner);
     let folders = folders(&root, &steps, &folder, owner(user), owner(0));
-    let narrowing = Narrowing { visible_memory_only: false, fixed_processors: processors.is_some() && !gvisor };
+    let narrowing = Narrowing {
+        visible_memory_only: false,
+        fixed_processors: processors.is_some() && !gvisor,
+        lenient_kernel: gvisor.then_some(policy.privileges.capabilities.bits()),
+    };
     let plan = Plan {
         name: spec.id.to_string(),
         state: host.state.clone(),
@@ -172,7 +176,7 @@ pub fn plan(
             env: plan::variables(spec, named),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: None,
+            pids: gvisor.then_some(policy.limits.pids + u32::from(one || user == 0)),
             process_memory: None,
             file_size: Some(policy.limits.disk),
             descriptors: counts.descriptors_of_commands(),

@@ -6,7 +6,7 @@ use crate::{
     attack::Way,
     expectation::{
         another_user, capabilities_may_be_granted, debuggers_may, no_devices, own_output, root_inside_may,
-        root_may_be_writable,
+        root_may_be_writable, scores, socket_names,
     },
     outside::neighbours,
 };
@@ -283,6 +283,7 @@ pub(super) const MACHINE: &[Attack] = &[
     escape("runtime_sockets", &[MountNamespace], "Connects to Docker, containerd, systemd, D-Bus, X11 and their like"),
     escape("any_socket_file", &[MountNamespace], "Connects to any socket that it finds among the files"),
     escape("socket_table", &[NetworkNamespace], "Looks for local sockets of others, the executor's among them")
+        .expecting(socket_names)
         .by(Way::Outside(neighbours::socket_table)),
 ];
 
@@ -317,5 +318,5 @@ pub(super) const PRIVILEGES: &[Attack] = &[
     escape("realtime_priority", &[Capabilities], "Takes real-time priority, before everybody else"),
     escape("raise_priority", &[Capabilities], "Raises its own priority"),
     escape("raise_hard_limit", &[Capabilities], "Raises its own hard limits"),
-    escape("protect_from_oom", &[Capabilities], "Makes others be killed first when memory is short"),
+    escape("protect_from_oom", &[Capabilities], "Makes others be killed first when memory is short").expecting(scores),
 ];

@@ -37,14 +37,18 @@ pub(super) const ATTACKS: &[Attack] = &[
         .by(Way::Exhausting(Room::LargeTmp))
         .expecting(kernel_memory),
     exhaustion("memory_in_pipes", &[MemoryLimit, UserLimits], "Takes memory in the buffers of pipes")
+        .by(Way::Exhausting(Room::Kernels))
         .expecting(kernel_memory),
     exhaustion(
         "memory_spliced_into_pipes",
         &[MemoryLimit, SystemCallFilter],
         "Takes memory that pipes keep by a byte of each page",
     ),
-    exhaustion("memory_in_sockets", &[MemoryLimit], "Takes memory in the buffers of sockets").expecting(kernel_memory),
+    exhaustion("memory_in_sockets", &[MemoryLimit], "Takes memory in the buffers of sockets")
+        .by(Way::Exhausting(Room::Kernels))
+        .expecting(kernel_memory),
     exhaustion("memory_in_page_tables", &[MemoryLimit], "Takes memory for tables of memory that is not there")
+        .by(Way::Exhausting(Room::Kernels))
         .expecting(kernel_memory),
     exhaustion("memory_locked", &[MemoryLimit, UserLimits], "Takes memory that cannot be swapped out"),
     exhaustion("tmp_beyond_its_size", &[TmpLimit], "Fills /tmp beyond its size"),

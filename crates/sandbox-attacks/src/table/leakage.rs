@@ -42,7 +42,8 @@ pub(super) const ATTACKS: &[Attack] = &[
         .expecting(unpromised)
         .by(Way::Judged(judge::mount_table)),
     leakage("cgroup_path", &[CgroupNamespace], "Asks for its place in the machine's cgroup tree")
-        .expecting(cgroup_names),
+        .expecting(cgroup_names)
+        .by(Way::Judged(judge::cgroup_path)),
     leakage("boot_command_line", &[ProcMasks], "Reads how the machine's kernel was started")
         .by(Way::Judged(judge::boot_command_line)),
     leakage("interrupts", &[ProcMasks], "Reads the interrupt counters, with which key strokes were told apart"),

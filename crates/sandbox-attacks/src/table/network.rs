@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::capabilities_may_be_granted,
+    expectation::low_ports,
     outside::neighbours,
 };
 
@@ -34,8 +34,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     network("reserved_addresses", &[NetworkNamespace], "Connects to addresses that are kept for documents"),
     network("datagrams_out", &[NetworkNamespace], "Sends datagrams to public, broadcast and multicast addresses"),
     network("raw_icmp", &[Capabilities], "Opens a raw socket"),
-    network("low_ports", &[Capabilities, NetworkNamespace], "Listens on port 80")
-        .expecting(capabilities_may_be_granted),
+    network("low_ports", &[Capabilities, NetworkNamespace], "Listens on port 80").expecting(low_ports),
     network("add_interface", &[NetworkNamespace, Capabilities], "Adds an interface"),
     network("add_address", &[NetworkNamespace, Capabilities], "Adds an address"),
     network("add_route", &[NetworkNamespace, Capabilities], "Adds a route"),

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     io::Read,
     os::fd::OwnedFd,
+    time::Instant,
 };
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat};
@@ -42,12 +43,27 @@ impl Census {
 
     /// Every living process that we see.
     pub fn take(&self) -> Processes {
-        let Some(folder) = self.proc.as_ref() else { return Processes(HashMap::new()) };
+        self.take_while(|| true).unwrap_or_else(|| Processes(HashMap::new()))
+    }
+
+    /// The same, if that does not take longer.
+    pub fn take_before(&self, end: Instant) -> Option<Processes> {
+        self.take_while(|| Instant::now() < end)
+    }
+
+    fn take_while(&self, go_on: impl Fn() -> bool) -> Option<Processes> {
+        let folder = self.proc.as_ref()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let entries = openat(folder, ".", flags, Mode::empty()).and_then(Dir::new);
-        let Ok(entries) = entries else { return Processes(HashMap::new()) };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse::<i32>().ok());
-        Processes(pids.filter_map(|pid| Some((pid, living(pid, &self.read(pid, "stat")?)?))).collect())
+        let pids = entries.ok()?.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse::<i32>().ok());
+        let mut found = HashMap::new();
+        for pid in pids {
+            if !go_on() {
+                return None;
+            }
+            found.extend(self.read(pid, "stat").and_then(|stat| living(pid, &stat)).map(|process| (pid, process)));
+        }
+        Some(Processes(found))
     }
 
     fn mark(&self, pid: i32) -> Option<u64> {

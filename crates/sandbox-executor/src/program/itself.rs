@@ -23,16 +23,17 @@ const POINT: &str = "/tmp";
 /// Signals that may wait for the processes of one user.
 const SIGNALS: u64 = 2048;
 
-/// Does it, before anything else runs here.
-pub fn prepare(boot: &Boot) -> Result<(), String> {
+/// Does it, before anything else runs here. Returns where the processes of this sandbox are counted, if that is here.
+pub fn prepare(boot: &Boot) -> Result<Option<OwnedFd>, String> {
     if let Identity::Drop { uid, gid } = boot.user {
         for folder in &boot.itself.own {
             chown(folder.as_str(), Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
                 .map_err(|error| format!("making {folder} over to user {uid} failed: {error}"))?;
         }
     }
+    let mut tally = None;
     if let Some(pids) = boot.itself.pids {
-        hold_processes(pids)?;
+        tally = Some(hold_processes(pids)?);
         cover_ourselves()?;
         remove_devices();
     }
@@ -41,9 +42,10 @@ pub fn prepare(boot: &Boot) -> Result<(), String> {
         give_up_all_but(keep)?;
     }
     if boot.itself.filter.is_empty() {
-        return Ok(());
+        return Ok(tally);
     }
-    sys::install_filter(&boot.itself.filter).map_err(|error| format!("the filter for system calls: {error}"))
+    let installed = sys::install_filter(&boot.itself.filter);
+    installed.map(|()| tally).map_err(|error| format!("the filter for system calls: {error}"))
 }
 
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.
@@ -79,8 +81,8 @@ fn hold_signals() {
 }
 
 /// A cgroup of this sandbox's own kernel, with us and all that we will start in it. It cannot be reached once it is
-/// unmounted, and stays.
-fn hold_processes(pids: u32) -> Result<(), String> {
+/// unmounted, and stays; only its count is kept open, which is one look where a look at `/proc` is hundreds.
+fn hold_processes(pids: u32) -> Result<OwnedFd, String> {
     let failed = |step: &str| {
         let step = step.to_owned();
         move |error: std::io::Error| format!("holding the number of processes failed: {step}: {error}")
@@ -92,14 +94,16 @@ fn hold_processes(pids: u32) -> Result<(), String> {
         .map_err(failed("making its cgroup"))
         // We are one of them, and not counted for the commands.
         .and_then(|()| fs::write(group.join("pids.max"), (pids + 1).to_string()).map_err(failed("setting its limit")))
-        .and_then(|()| fs::write(group.join("cgroup.procs"), "0").map_err(failed("entering its cgroup")));
-    let hidden = unmount(POINT, UnmountFlags::empty()).map_err(|error| failed("hiding its cgroup")(error.into()));
-    made.and(hidden)
+        .and_then(|()| fs::write(group.join("cgroup.procs"), "0").map_err(failed("entering its cgroup")))
+        .and_then(|()| fs::File::open(group.join("pids.current")).map_err(failed("opening its count")));
+    let hidden = unmount(POINT, UnmountFlags::DETACH).map_err(|error| failed("hiding its cgroup")(error.into()));
+    let tally = made?;
+    hidden.map(|()| tally.into())
 }
 
 /// In gVisor a process that has changed its user can be looked into by that user, whatever it says: so what is told about us
 /// is covered, also for who is root.
-fn cover_ourselves() -> Result<(), String> {
+pub fn cover_ourselves() -> Result<(), String> {
     let own = format!("/proc/{}", std::process::id());
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", own.as_str(), "tmpfs", flags, Some(c"size=4096,mode=0555"))

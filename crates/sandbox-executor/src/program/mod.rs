@@ -224,10 +224,13 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         Err(why) => return Err(Box::new((status, why))),
     };
     let ready = set_counts(&boot).and_then(|()| boot.proxy.map(door::open).transpose());
-    match ready.and_then(|door| itself::prepare(&boot).map(|()| door)) {
-        Ok(door) => status.door = door,
+    let tally = match ready.and_then(|door| Ok((door, itself::prepare(&boot)?))) {
+        Ok((door, tally)) => {
+            status.door = door;
+            tally
+        }
         Err(why) => return Err(Box::new((status, why))),
-    }
+    };
     sys::block_signals();
     umask(Mode::from_raw_mode(0o022));
     if getpid().as_raw_nonzero().get() != 1 {
@@ -236,7 +239,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
     }
     let mut starter = Starter::new(passed.score);
     let verdicts = passed.verdicts.or_else(|| itself::open_verdicts(&boot));
-    let (tree, counters) = (Tree::new(), Counters::new(&boot, passed.oom, passed.pids, verdicts));
+    let (tree, counters) = (Tree::new(tally), Counters::new(&boot, passed.oom, passed.pids, verdicts));
     if let Attachment::Single(exec) = &boot.attachment {
         if let Err(why) = hide().and_then(|()| die_with_parent(&boot)) {
             return Err(Box::new((status, why)));

@@ -4,7 +4,11 @@
 //! `mark`). A process can only lower it. Marks go down from job to job, so what lies below is
 //! a later job's mark or nobody's; what carries nobody's mark hides, and belongs to whichever job is being ended.
 
-use std::{collections::HashSet, os::fd::OwnedFd, time::Duration};
+use std::{
+    collections::HashSet,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
@@ -25,6 +29,11 @@ const LEAST_OF_FEW: u64 = 1;
 const ROUNDS: u32 = 200;
 /// After so many rounds something forks as fast as it is killed, and is stopped first.
 const PATIENT_ROUNDS: u32 = 2;
+
+/// Where somebody else counts processes a look at all of them is quick, or they leave us no time for it.
+const QUICK: Duration = Duration::from_millis(200);
+/// Who is being born while others are stopped is stopped the next time.
+const STOPS: u32 = 3;
 
 /// The mark of a job's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +68,19 @@ pub struct Tree {
     census: Census,
     own: i32,
     marks: std::ops::Range<u64>,
+    /// How many there are, ourselves included, where this sandbox's own kernel counts them for us (gVisor). There many
+    /// processes that start and end take the time of a single program, which is ours too: each call that we make waits for
+    /// theirs. So we make few.
+    tally: Option<OwnedFd>,
 }
 
 impl Tree {
-    /// Looks at `/proc`.
-    pub fn new() -> Self {
+    /// Looks at `/proc`, and at the count if there is one.
+    pub fn new(tally: Option<OwnedFd>) -> Self {
         let highest = getrlimit(Carrier::here().resource()).maximum.unwrap_or(u64::from(u32::MAX));
         let least = if highest > 2 * LEAST_OF_MANY { LEAST_OF_MANY } else { LEAST_OF_FEW };
-        Self { census: Census::new(), own: std::process::id() as i32, marks: least..highest.max(least + 1) }
+        let marks = least..highest.max(least + 1);
+        Self { census: Census::new(), own: std::process::id() as i32, marks, tally }
     }
 
     /// The mark for a job. Numbers come again only after hundreds of thousands of jobs.
@@ -92,6 +106,7 @@ impl Tree {
             sys::signal_namespace(signal);
             return;
         }
+        let _still = self.stand_still();
         let mut pids = self.members(members, known);
         // First processes first: a shell whose children are killed before it would end by itself, and not by a signal.
         pids.sort_by_key(|pid| !known.first.contains(pid));
@@ -102,6 +117,16 @@ impl Tree {
     pub async fn kill(&self, members: Members, look: impl Fn() -> Known) {
         for round in 0..ROUNDS {
             let known = look();
+            if members == Members::All && self.own == 1 && self.tally.is_some() {
+                if self.count() == 0 {
+                    return;
+                }
+                self.stop_all();
+                self.signal(members, &known, libc::SIGKILL);
+                tokio::time::sleep(Duration::from_millis(1 + u64::from(round.min(10)))).await;
+                continue;
+            }
+            let still = self.stand_still();
             let left = self.members(members, &known);
             if left.is_empty() {
                 return;
@@ -112,6 +137,7 @@ impl Tree {
                 self.members(members, &known).into_iter().for_each(|pid| send(pid, libc::SIGSTOP));
             }
             self.signal(members, &known, libc::SIGKILL);
+            drop(still);
             look();
             let pause = Duration::from_millis(u64::from(round.min(10)));
             if round > 0 {
@@ -131,6 +157,14 @@ impl Tree {
 
     /// How many there are.
     pub fn count(&self) -> usize {
+        let mut text = [0; 16];
+        let counted = self.tally.as_ref().and_then(|tally| {
+            let length = rustix::io::pread(tally, &mut text, 0).ok()?;
+            std::str::from_utf8(&text[..length]).ok()?.trim().parse::<usize>().ok()
+        });
+        if let Some(counted) = counted {
+            return counted.saturating_sub(1);
+        }
         self.members(Members::All, &Known::default()).len()
     }
 
@@ -156,9 +190,32 @@ impl Tree {
         chosen.into_iter().collect()
     }
 
+    /// Where processes leave us no time to look at all of them, they stand still until this is dropped.
+    fn stand_still(&self) -> Option<Still> {
+        let alone = self.tally.is_some() && self.own == 1;
+        let crowded = alone && self.census.take_before(Instant::now() + QUICK).is_none();
+        crowded.then(|| {
+            self.stop_all();
+            Still
+        })
+    }
+
+    fn stop_all(&self) {
+        (0..STOPS).for_each(|_| sys::signal_namespace(libc::SIGSTOP));
+    }
+
     /// What was put into the sandbox from outside has no parent in it. Nothing inside can make itself look like that.
     fn hides(&self, process: &Process, known: &Known) -> bool {
         process.parent != 0 && process.mark.is_some_and(|mark| !self.is_given(mark, known.last_job))
+    }
+}
+
+/// Everything but us is stopped.
+struct Still;
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        sys::signal_namespace(libc::SIGCONT);
     }
 }
 
@@ -209,9 +266,9 @@ mod tests {
 
     #[test]
     fn only_our_own_children_are_ours() {
-        let before = Tree::new().count();
+        let before = Tree::new(None).count();
         let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap_or_else(|error| panic!("{error}"));
-        let tree = Tree::new();
+        let tree = Tree::new(None);
         assert!(tree.census.take().pids().count() > tree.count());
         assert_eq!(tree.count(), before + 1);
         let _ = (child.kill(), child.wait());
@@ -219,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_lowered_mark_is_nobodys_unless_a_later_job_has_it() {
-        let tree = Tree::new();
+        let tree = Tree::new(None);
         assert!(tree.mark(1).0 > tree.mark(2).0);
         for job in 1..=5 {
             assert!(tree.is_given(tree.mark(job).0, 5));

@@ -43,6 +43,17 @@ pub fn from_bytes(bytes: &[u8]) -> Vec<Instruction> {
     steps.iter().map(step).collect()
 }
 
+/// Answers one call as a kernel does that lacks it, and lets all others pass. No wall: for programs of the operator's own.
+pub fn lacking(call: &str) -> Option<Vec<Instruction>> {
+    let number = names::number(call)?;
+    Some(vec![
+        instruction(LOAD, 0, 0, NUMBER),
+        instruction(IF_EQUAL, 0, 1, number),
+        give(Answer::ABSENT),
+        give(Answer::Allow),
+    ])
+}
+
 /// What happens to calls of one number: the first rule that holds, else the last word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {

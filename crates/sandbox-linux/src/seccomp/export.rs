@@ -211,8 +211,9 @@ mod tests {
     #[test]
     fn what_is_written_down_gives_the_same_verdicts_when_it_is_read() {
         for name in [BuiltIn::Minimal, BuiltIn::Standard, BuiltIn::Build] {
-            for (visible_memory_only, fixed_processors) in [(false, false), (true, true)] {
-                let narrowing = Narrowing { visible_memory_only, fixed_processors };
+            for all in [false, true] {
+                let lenient_kernel = all.then_some(0);
+                let narrowing = Narrowing { visible_memory_only: all, fixed_processors: all, lenient_kernel };
                 let profile = floor::beneath(name.profile(), narrowing);
                 let again = read_back(&profile);
                 let values = telling(&profile);

@@ -2,7 +2,7 @@
 
 use super::{
     Narrowing, names,
-    rules::{Answer, Profile, Rule, Test},
+    rules::{Answer, Compare::Equal, Profile, Rule, Test},
 };
 
 /// Calls that are closed for ever, with the reason.
@@ -84,7 +84,37 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     if narrowing.fixed_processors {
         only(&mut profile, "sched_setaffinity", Answer::REFUSE);
     }
+    if let Some(capabilities) = narrowing.lenient_kernel {
+        ask_as_linux_does(&mut profile, capabilities);
+    }
     profile
+}
+
+/// What Linux asks a capability for and gVisor does not: devices, a priority above the usual one, options of sockets that
+/// act on the whole machine.
+fn ask_as_linux_does(profile: &mut Profile, capabilities: u64) {
+    const NET_ADMIN: u64 = 1 << 12;
+    const SYS_NICE: u64 = 1 << 23;
+    const MKNOD: u64 = 1 << 27;
+    if capabilities & MKNOD == 0 {
+        for kind in [libc::S_IFCHR, libc::S_IFBLK] {
+            let is_device = |argument| Test { argument, mask: libc::S_IFMT.into(), compare: Equal, value: kind.into() };
+            refuse(profile, "mknod", vec![is_device(1)]);
+            refuse(profile, "mknodat", vec![is_device(2)]);
+        }
+    }
+    if capabilities & SYS_NICE == 0 {
+        const NEGATIVE: u32 = 1 << 31;
+        refuse(profile, "setpriority", vec![Test::any_of(2, NEGATIVE)]);
+    }
+    if capabilities & NET_ADMIN == 0 {
+        let (socket, ip) = (libc::SOL_SOCKET, libc::SOL_IP);
+        let options = [libc::SO_MARK, libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE, libc::SO_DEBUG, libc::SO_PRIORITY];
+        let options = options.map(|option| (socket, option)).into_iter();
+        for (level, option) in options.chain([(ip, libc::IP_TRANSPARENT), (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)]) {
+            refuse(profile, "setsockopt", vec![Test::is(1, level as u32), Test::is(2, option as u32)]);
+        }
+    }
 }
 
 fn only(profile: &mut Profile, name: &str, answer: Answer) {

@@ -110,7 +110,7 @@ fn only_build_looks_into_other_processes() {
 #[test]
 fn memory_that_a_sum_would_miss_is_refused_where_memory_is_summed() {
     for profile in BUILT_IN {
-        let program = filtered(profile, Narrowing { visible_memory_only: true, fixed_processors: false });
+        let program = filtered(profile, Narrowing { visible_memory_only: true, ..Narrowing::default() });
         let map = |flags: i32| run(&program, NATIVE, libc::SYS_mmap as u32, [0, 4096, 3, flags as u64, 0, 0]);
         assert_eq!(map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS), ALLOW);
         assert_eq!(map(libc::MAP_SHARED), ALLOW, "a file");
@@ -124,8 +124,34 @@ fn memory_that_a_sum_would_miss_is_refused_where_memory_is_summed() {
 }
 
 #[test]
+fn what_a_lenient_kernel_grants_is_refused_without_the_capability() {
+    let [device, pipe] = [libc::S_IFCHR, libc::S_IFIFO].map(|kind| [0, 0, u64::from(kind | 0o666), 0, 0, 0]);
+    let [higher, lower] = [-5i32, 5].map(|priority| [0, 0, u64::from(priority as u32), 0, 0, 0]);
+    let mark = [3, libc::SOL_SOCKET as u64, libc::SO_MARK as u64, 0, 4, 0];
+    for profile in BUILT_IN {
+        let with = |capabilities| filtered(profile, Narrowing { lenient_kernel: capabilities, ..Narrowing::default() });
+        let (strict, linux) = (with(Some(0)), with(None));
+        let privileged = with(Some(1 << 12 | 1 << 23 | 1 << 27));
+        let tried = |program: &[Instruction], number: i64, arguments| run(program, NATIVE, number as u32, arguments);
+        for (number, arguments) in
+            [(libc::SYS_mknodat, device), (libc::SYS_setpriority, higher), (libc::SYS_setsockopt, mark)]
+        {
+            assert_eq!(tried(&strict, number, arguments), REFUSE);
+            assert_eq!(tried(&privileged, number, arguments), tried(&linux, number, arguments));
+        }
+        for (number, arguments) in [(libc::SYS_mknodat, pipe), (libc::SYS_setpriority, lower)] {
+            assert_eq!(tried(&strict, number, arguments), tried(&linux, number, arguments));
+        }
+    }
+}
+
+#[test]
 fn the_executor_can_work_under_every_built_in_profile() {
-    let narrowings = [false, true].map(|all| Narrowing { visible_memory_only: all, fixed_processors: all });
+    let narrowings = [false, true].map(|all| Narrowing {
+        visible_memory_only: all,
+        fixed_processors: all,
+        lenient_kernel: all.then_some(0),
+    });
     for (profile, narrowing) in BUILT_IN.into_iter().flat_map(|profile| narrowings.map(|one| (profile, one))) {
         assert_eq!(floor::missing(&floor::beneath(profile.profile(), narrowing)), [""; 0], "{profile:?}");
     }
@@ -190,8 +216,11 @@ fn profiles() -> impl Strategy<Value = Profile> {
 }
 
 fn narrowings() -> impl Strategy<Value = Narrowing> {
-    any::<(bool, bool)>()
-        .prop_map(|(visible_memory_only, fixed_processors)| Narrowing { visible_memory_only, fixed_processors })
+    any::<(bool, bool, Option<u64>)>().prop_map(|(visible_memory_only, fixed_processors, lenient_kernel)| Narrowing {
+        visible_memory_only,
+        fixed_processors,
+        lenient_kernel,
+    })
 }
 
 proptest! {

@@ -24,7 +24,7 @@ use sandbox_core::{
 use serde::{Deserialize, Serialize};
 
 pub use builtin::BuiltIn;
-pub use compile::to_bytes;
+pub use compile::{lacking, to_bytes};
 use rules::{Answer, Profile};
 
 use crate::sys::Instruction;
@@ -36,6 +36,9 @@ pub struct Narrowing {
     pub visible_memory_only: bool,
     /// Refuse changing which processors may be used.
     pub fixed_processors: bool,
+    /// The sandbox has a kernel of its own, which grants some of what this machine's asks a capability for. Refuse that to
+    /// whoever has only these capabilities, as a bit set.
+    pub lenient_kernel: Option<u64>,
 }
 
 /// The profile that a policy names, read and checked.

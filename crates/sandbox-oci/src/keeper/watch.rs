@@ -28,7 +28,7 @@ use sandbox_linux::{
 };
 
 use super::serve::Waiting;
-use crate::plan::Plan;
+use crate::plan::{GVISORS_OWN, Plan};
 
 /// How often memory is looked at: near the limit, and far from it.
 const NEAR: Duration = Duration::from_millis(2);
@@ -46,6 +46,8 @@ const OBEYED_LATER: Duration = Duration::from_secs(60);
 /// Nobody waits longer to hear how many processes there are.
 const ANSWERED: Duration = Duration::from_secs(3);
 const DISK_EVERY: Duration = Duration::from_secs(1);
+/// What gVisor keeps for commands in memory of its own (pipes, sockets) ends them before its share is used up.
+const SOON: u64 = GVISORS_OWN.0 / 4 * 3;
 /// What gVisor keeps the memory of commands in.
 const MEMORY_FILE: &str = "runsc-memory";
 
@@ -59,7 +61,7 @@ pub struct Watching {
     /// The runtime's own `/proc`: it shows the sandbox's processes and no others.
     proc: OwnedFd,
     supervisor: RefCell<Supervisor>,
-    memory: Option<OwnedFd>,
+    memory: Option<Memory>,
     page: File,
     verdicts: Cell<Verdicts>,
     waiting: Rc<Waiting>,
@@ -127,19 +129,26 @@ impl Watching {
     }
 
     fn memory_used(&self) -> Option<u64> {
-        let found = rustix::fs::fstat(self.memory.as_ref()?).ok()?;
-        Some(found.st_blocks as u64 * 512)
+        self.memory.as_ref()?.of_commands()
+    }
+
+    /// How much may still be taken: by commands, and by all that gVisor keeps for them too, of which it gets its own share.
+    fn room(&self, limit: Bytes) -> Option<u64> {
+        let used = self.memory_used().unwrap_or_default();
+        let own = self.memory.as_ref().and_then(Memory::of_gvisor).unwrap_or_default();
+        let together = (limit.0 + SOON).checked_sub(used + own);
+        limit.0.checked_sub(used).and_then(|room| together.map(|together| room.min(together)))
     }
 
     async fn memory(&self) {
         let Some(limit) = self.watch.memory else { return std::future::pending().await };
         loop {
-            let used = self.memory_used().unwrap_or_default();
-            if used <= limit.0 {
-                let room = Duration::from_millis((limit.0 - used) / FASTEST);
-                tokio::time::sleep(room.clamp(NEAR, FAR)).await;
+            if let Some(room) = self.room(limit) {
+                let pause = Duration::from_millis(room / FASTEST);
+                tokio::time::sleep(pause.clamp(NEAR, FAR)).await;
                 continue;
             }
+            let used = self.memory_used().unwrap_or_default();
             let verdicts = self.verdicts.get();
             self.publish(Verdicts { memory: verdicts.memory + 1, memory_used: used, ..verdicts });
             let ended = tokio::select! {
@@ -160,7 +169,8 @@ impl Watching {
 
     /// An executor that takes so long does not hold its commands.
     async fn is_twice(&self, limit: Bytes) {
-        while self.memory_used().unwrap_or_default() < limit.0.saturating_mul(2) {
+        let twice = Bytes(limit.0.saturating_mul(2).saturating_add(GVISORS_OWN.0));
+        while self.room(twice).is_some() && self.memory_used().unwrap_or_default() < limit.0.saturating_mul(2) {
             tokio::time::sleep(NEAR).await;
         }
     }
@@ -171,7 +181,7 @@ impl Watching {
         let (end, before) = (Instant::now() + GIVEN_BACK, self.memory_used().unwrap_or_default());
         while Instant::now() < end {
             let used = self.memory_used().unwrap_or_default();
-            if used <= limit.0 || used > before.saturating_add(GROWTH) {
+            if self.room(limit).is_some() || used > before.saturating_add(GROWTH) {
                 return true;
             }
             tokio::time::sleep(NEAR).await;
@@ -260,8 +270,30 @@ fn process_of(pidfd: &OwnedFd) -> io::Result<u32> {
     number.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// Where a sandbox's memory is seen.
+struct Memory {
+    /// What gVisor keeps the memory of commands in.
+    file: OwnedFd,
+    /// What this machine tells about gVisor itself.
+    status: OwnedFd,
+}
+
+impl Memory {
+    fn of_commands(&self) -> Option<u64> {
+        Some(rustix::fs::fstat(&self.file).ok()?.st_blocks as u64 * 512)
+    }
+
+    fn of_gvisor(&self) -> Option<u64> {
+        let mut text = [0; 4096];
+        let length = rustix::io::pread(&self.status, &mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+    }
+}
+
 /// Found once: from then on its size is asked for by descriptor.
-fn memory_file(proc: &OwnedFd) -> Option<OwnedFd> {
+fn memory_file(proc: &OwnedFd) -> Option<Memory> {
     let open = |path: String| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(proc, path, flags, Mode::empty()).and_then(rustix::fs::Dir::new).ok()
@@ -272,7 +304,9 @@ fn memory_file(proc: &OwnedFd) -> Option<OwnedFd> {
             let path = format!("{process}/fd/{number}");
             let target = rustix::fs::readlinkat(proc, path.as_str(), Vec::new()).ok();
             if target.is_some_and(|target| target.to_string_lossy().contains(MEMORY_FILE)) {
-                return rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+                let open = |path: String, flags| rustix::fs::openat(proc, path, flags | OFlags::CLOEXEC, Mode::empty());
+                let status = open(format!("{process}/status"), OFlags::RDONLY).ok()?;
+                return open(path, OFlags::PATH).ok().map(|file| Memory { file, status });
             }
         }
     }

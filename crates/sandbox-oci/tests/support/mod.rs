@@ -82,11 +82,6 @@ impl Stage {
         OciBackend::new(&self.state(), Some(&self.wanted), Default::default()).expect("the backend starts")
     }
 
-    /// Whether the runtime brings a kernel of its own.
-    pub fn is_gvisor(&self) -> bool {
-        self.wanted.ends_with("runsc")
-    }
-
     /// Leaves nothing, and ends this program.
     pub fn end(self, failed: usize) -> ! {
         drop(self.runtime);

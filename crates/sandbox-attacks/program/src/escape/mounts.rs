@@ -174,8 +174,9 @@ fn write_root(_: &Arguments) -> Outcome {
 fn root_mounted_writable(_: &Arguments) -> Outcome {
     let open = ["/", "/usr", "/etc", "/opt", "/var"].into_iter().filter(|folder| {
         let path = format!("{folder}/attack-{}", std::process::id());
-        let made = fs::write(&path, "x");
-        let _ = fs::remove_file(&path);
+        // A folder, not a file: for those gVisor looks at the owner first.
+        let made = fs::create_dir(&path);
+        let _ = fs::remove_dir(&path);
         !matches!(made.map_err(|error| error.raw_os_error()), Err(Some(libc::EROFS | libc::ENOENT)))
     });
     Outcome::of_list("folders that are not read-only", open.map(str::to_owned).collect())

@@ -182,6 +182,8 @@ fn pipes(arguments: &Arguments) -> Outcome {
         let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK);
         let (reader, writer) = match pipe {
             Ok(pipe) => pipe,
+            // Fewer than asked for, and yet too many.
+            Err(_) if total > limit => break,
             Err(error) => return Outcome::Held(format!("no more pipes after {}: {error}", mib(total))),
         };
         let _ = call(libc::SYS_fcntl, [n(writer.as_raw_fd()), n(libc::F_SETPIPE_SZ), n(1 << 20)]);
@@ -202,6 +204,7 @@ fn sockets(arguments: &Arguments) -> Outcome {
         let pair = UnixStream::pair().and_then(|pair| pair.0.set_nonblocking(true).map(|()| pair));
         let (mut writer, reader) = match pair {
             Ok(pair) => pair,
+            Err(_) if total > limit => break,
             Err(error) => return Outcome::Held(format!("no more sockets after {}: {error}", mib(total))),
         };
         let _ = call(

@@ -46,9 +46,16 @@ fn fork_bomb(arguments: &Arguments) -> Outcome {
     }
 }
 
+/// What was started inside, and the executor. What an engine put here beside it has no parent, as the executor has none.
 fn running() -> u64 {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok())).count() as u64
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let inside = numbers.filter(|number| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(1));
+        parent.is_some_and(|parent| parent != "0")
+    });
+    1 + inside.count() as u64
 }
 
 /// Every child makes children: nobody to be killed at the top.

@@ -112,7 +112,10 @@ pub(super) struct Machine {
 pub(super) fn parse(bytes: &[u8], machine: &Machine) -> Result<Profile, ProfileError> {
     let document: Document = serde_json::from_slice(bytes).map_err(ProfileError::Form)?;
     let profile = document.meaning(machine)?;
-    let filtered = floor::beneath(profile.clone(), Narrowing { visible_memory_only: true, fixed_processors: true });
+    let filtered = floor::beneath(
+        profile.clone(),
+        Narrowing { visible_memory_only: true, fixed_processors: true, lenient_kernel: Some(0) },
+    );
     let missing = floor::missing(&filtered);
     if !missing.is_empty() {
         return Err(ProfileError::Executor(missing));
