@@ -107,7 +107,8 @@ pub struct Itself {
     /// Whether what was changed of the root counts too.
     #[serde(default)]
     pub root: bool,
-    /// What whoever comes over a bridge must know; nobody may come that way where it is empty.
+    /// What whoever comes over a bridge must know; nobody may come that way where it is empty. For [`Attachment::Call`] it is
+    /// what we say first on each connection: it comes on standard input, since commands might read a file.
     #[serde(default, with = "serde_bytes")]
     pub token: Vec<u8>,
     /// Processes and threads of commands, held by a cgroup of the sandbox's own kernel (gVisor's) that the executor makes and

@@ -20,7 +20,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 pub async fn wait_for_somebody(executor: &Executor, path: &str, carries: Carries) -> Channel {
     let [mut pause, most] = PAUSES;
     loop {
-        if let Ok(socket) = executor.as_ourselves(|| dial(path, carries))
+        if let Ok(socket) = executor.as_ourselves(|| dial(path, carries, &executor.boot.itself.token))
             && let Ok(socket) = spoken_to(socket).await
         {
             match (carries, UnixStream::from_std(socket.into())) {
@@ -39,7 +39,7 @@ pub async fn wait_for_somebody(executor: &Executor, path: &str, carries: Carries
     }
 }
 
-fn dial(path: &str, carries: Carries) -> io::Result<OwnedFd> {
+fn dial(path: &str, carries: Carries, word: &[u8]) -> io::Result<OwnedFd> {
     let kind = match carries {
         Carries::Descriptors => SocketType::SEQPACKET,
         Carries::Bytes => SocketType::STREAM,
@@ -47,6 +47,10 @@ fn dial(path: &str, carries: Carries) -> io::Result<OwnedFd> {
     // Connecting to a local socket waits only where its queue is full, and then somebody is about to look at it.
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // A command may have found the socket too, where it has our user; but not the word.
+    if !word.is_empty() && rustix::io::write(&socket, word)? != word.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
     rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)
 }

@@ -182,6 +182,8 @@ struct Passed {
     score: Option<OwnedFd>,
     /// Where a server was dialled, and the socket to it.
     dialled: Option<(PathBuf, OwnedFd)>,
+    /// What we are known by, if it came apart from the boot message.
+    word: Vec<u8>,
 }
 
 /// Runs to the end of the sandbox.
@@ -199,6 +201,7 @@ pub fn main() {
         verdicts: sys::take(VERDICTS_FD),
         score: sys::take(SCORE_FD),
         dialled: None,
+        word: Vec::new(),
     };
     sys::close_from(FIRST_FREE_FD);
     begin(passed, status);
@@ -219,10 +222,13 @@ fn begin(passed: Passed, status: Status) {
 type NotStarted = Box<(Status, String)>;
 
 fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
-    let boot = match passed.message.map_or_else(|| read_boot(passed.boot), |message| understand(&message)) {
+    let mut boot = match passed.message.map_or_else(|| read_boot(passed.boot), |message| understand(&message)) {
         Ok(boot) => boot,
         Err(why) => return Err(Box::new((status, why))),
     };
+    if !passed.word.is_empty() {
+        boot.itself.token = passed.word;
+    }
     let ready = set_counts(&boot).and_then(|()| boot.proxy.map(door::open).transpose());
     let tally = match ready.and_then(|door| Ok((door, itself::prepare(&boot)?))) {
         Ok((door, tally)) => {

@@ -13,7 +13,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, recvmsg, socket_with,
 };
-use sandbox_executor::boot::{BRIDGE_ROLE, DIAL_ROLE, FILE_ROLE, LETTER_OOM, LETTER_PIDS, PACKET_BOOT, STREAMS_ROLE};
+use sandbox_executor::boot::{
+    BRIDGE_ROLE, DIAL_ROLE, FILE_ROLE, LETTER_OOM, LETTER_PIDS, PACKET_BOOT, STREAMS_ROLE, TOKEN,
+};
 
 use super::{Form, MAX_BOOT, Passed, Status, begin, bridge, sys};
 
@@ -112,9 +114,15 @@ fn streams() -> io::Result<()> {
     Ok(())
 }
 
-/// What to do lies in a file. Whoever started us reads what we say on standard error.
+/// What to do lies in a file, and the word that we are known by comes on standard input. Whoever started us reads what we say on
+/// standard error.
 fn file(path: PathBuf) -> io::Result<()> {
     let boot = OwnedFd::from(File::open(path)?);
-    begin(Passed { boot: Some(boot), ..Passed::default() }, Status { socket: None, form: Form::Alone, door: None });
+    let mut word = Vec::new();
+    io::stdin().lock().take(TOKEN as u64).read_to_end(&mut word)?;
+    begin(
+        Passed { boot: Some(boot), word, ..Passed::default() },
+        Status { socket: None, form: Form::Alone, door: None },
+    );
     Ok(())
 }

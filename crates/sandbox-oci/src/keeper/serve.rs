@@ -5,6 +5,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,18 +13,19 @@ use rustix::{
     net::SocketFlags,
     process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal},
 };
+use sandbox_executor::boot::TOKEN;
 use sandbox_linux::{sys, tree, wire};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     net::unix::pipe,
     signal::unix::{SignalKind, signal},
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::LocalSet,
 };
 
 use super::{
     Prepared, remove_cgroups, report,
-    start::{self, Started},
+    start::{self, Started, Word},
     watch,
 };
 use crate::{
@@ -39,6 +41,10 @@ const MOST_WAITING: usize = 4;
 const COMPLAINTS: usize = 64 << 10;
 /// How long somebody waits for a connection of an executor that is busy.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who connects says at once who it is,
+const INTRODUCTION: Duration = Duration::from_secs(1);
+/// and so many may be asked at the same time.
+const MOST_STRANGERS: usize = 16;
 /// What ended may still be counted for a moment.
 const GONE_AFTER: Duration = Duration::from_secs(10);
 
@@ -91,7 +97,7 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
     let waiting = Rc::new(Waiting::default());
     let (removal, mut told) = (Rc::new(Notify::new()), signal(SignalKind::terminate())?);
     let first = tokio::select! {
-        first = accept(&inner) => first.and_then(|first| begin(plan, first)).map_err(|error| format!("waiting for the executor failed: {error}")),
+        first = accept_first(&inner, &started.word) => first.and_then(|first| begin(plan, first)).map_err(|error| format!("waiting for the executor failed: {error}")),
         _ = ended.readable() => Err("it ended".to_owned()),
         () = tokio::time::sleep(plan.patience) => Err(format!("the executor is not ready after {:?}", plan.patience)),
     };
@@ -106,7 +112,7 @@ async fn keep(plan: &Plan, prepared: Prepared, started: Started) -> io::Result<(
             tokio::select! {
                 _ = ended.readable() => {}
                 _ = told.recv() => {}
-                () = receive(&inner, &waiting) => {}
+                () = receive(&inner, &waiting, started.word) => {}
                 () = answer(&outer, &desk, &removal, &mut asked_to_remove) => {}
                 () = watch.go_on() => {}
             }
@@ -164,14 +170,53 @@ async fn accept(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
     listener.async_io(Interest::READABLE, accept).await
 }
 
-/// The executor calls again whenever somebody got its last connection.
-async fn receive(inner: &AsyncFd<OwnedFd>, waiting: &Waiting) {
+/// Nobody else can be there yet.
+async fn accept_first(inner: &AsyncFd<OwnedFd>, word: &Word) -> io::Result<OwnedFd> {
+    loop {
+        if let Some(connection) = known(accept(inner).await?, word).await {
+            return Ok(connection);
+        }
+    }
+}
+
+/// The executor calls again whenever somebody got its last connection. Who does not say its word is somebody else.
+async fn receive(inner: &AsyncFd<OwnedFd>, waiting: &Rc<Waiting>, word: Word) {
+    let strangers = Arc::new(Semaphore::new(MOST_STRANGERS));
     loop {
         match accept(inner).await {
-            Ok(connection) => waiting.add(connection),
+            Ok(connection) => {
+                let Ok(turn) = Arc::clone(&strangers).try_acquire_owned() else { continue };
+                let waiting = Rc::clone(waiting);
+                tokio::task::spawn_local(async move {
+                    if let Some(connection) = known(connection, &word).await {
+                        waiting.add(connection);
+                    }
+                    drop(turn);
+                });
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
+}
+
+/// The connection, if whoever made it says the word at once.
+async fn known(connection: OwnedFd, word: &Word) -> Option<OwnedFd> {
+    rustix::io::ioctl_fionbio(&connection, true).ok()?;
+    let connection = sys::watched(connection, Interest::READABLE).ok()?;
+    let (mut said, mut length) = ([0; TOKEN], 0);
+    let listen = async {
+        while length < TOKEN {
+            let read = |socket: &OwnedFd| Ok(rustix::io::read(socket, &mut said[length..])?);
+            match connection.async_io(Interest::READABLE, read).await {
+                Ok(0) | Err(_) => return,
+                Ok(more) => length += more,
+            }
+        }
+    };
+    tokio::time::timeout(INTRODUCTION, listen).await.ok()?;
+    let connection = connection.into_inner();
+    rustix::io::ioctl_fionbio(&connection, false).ok()?;
+    (said == *word).then_some(connection)
 }
 
 /// What servers can be given.

@@ -19,6 +19,7 @@ use rustix::{
     process::{Signal, WaitId, WaitIdOptions},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
+use sandbox_executor::boot::TOKEN;
 use sandbox_linux::{
     cgroup::CgroupHost,
     enact, seccomp,
@@ -30,25 +31,34 @@ use crate::{plan::Plan, runtime::Kind, view};
 /// Rounds of looking for processes that are not in their cgroup yet.
 const ROUNDS: u32 = 20;
 
+/// What an executor is known by. Commands that have its user can find its socket, but they never see this.
+pub type Word = [u8; TOKEN];
+
 /// A runtime that was started.
 pub struct Started {
     /// Stands for our child: killing it ends everything.
     pub pidfd: OwnedFd,
     /// What it complains about.
     pub complaints: OwnedFd,
+    /// What its executor says first on each connection.
+    pub word: Word,
     /// Open as long as we live.
     _life: OwnedFd,
 }
 
 /// Starts it, as the first process of a PID namespace. Only for a process with a single thread.
 pub fn start(plan: &Plan) -> io::Result<Started> {
-    let [(complaints, their_complaints), (their_life, life)] = [pipe()?, pipe()?];
+    let [(complaints, their_complaints), (their_life, life), (their_word, word_in)] = [pipe()?, pipe()?, pipe()?];
+    let mut word = [0; TOKEN];
+    getrandom::fill(&mut word).map_err(|error| io::Error::other(error.to_string()))?;
+    rustix::io::write(&word_in, &word)?;
+    drop(word_in);
     match sys::clone(UnshareFlags::NEWPID.bits() as i32, None)? {
         Cloned::Child => {
             drop((complaints, life));
-            become_runtime(plan, &their_complaints, &their_life)
+            become_runtime(plan, &their_complaints, &their_life, their_word)
         }
-        Cloned::Parent { pidfd, .. } => Ok(Started { pidfd, complaints, _life: life }),
+        Cloned::Parent { pidfd, .. } => Ok(Started { pidfd, complaints, word, _life: life }),
     }
 }
 
@@ -57,8 +67,8 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Becomes the runtime, or says why not.
-fn become_runtime(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> ! {
-    let why = match prepare(plan, complaints, life) {
+fn become_runtime(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd, word: OwnedFd) -> ! {
+    let why = match prepare(plan, complaints, life, word) {
         Ok(mut command) => format!("{}: {}", plan.runtime.path.display(), command.exec()),
         Err(why) => why,
     };
@@ -66,7 +76,7 @@ fn become_runtime(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> ! {
     sys::exit_now(70)
 }
 
-fn prepare(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> Result<Command, String> {
+fn prepare(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd, word: OwnedFd) -> Result<Command, String> {
     let failed = |step: &'static str| move |error: io::Error| format!("{step} failed: {error}");
     die_with_keeper(life).map_err(failed("tying to the keeper"))?;
     let _ = rustix::process::setpriority_process(None, 0);
@@ -81,7 +91,7 @@ fn prepare(plan: &Plan, complaints: &OwnedFd, life: &OwnedFd) -> Result<Command,
     let mut command = Command::new(view::RUNTIME);
     command.arg0(plan.runtime.name()).args(plan.runtime.arguments(&plan.name)).current_dir("/");
     command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
+    command.stdin(word).stdout(Stdio::null()).stderr(complaints);
     if plan.runtime.kind == Kind::Gvisor {
         start_sooner();
     }
