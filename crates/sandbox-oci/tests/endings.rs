@@ -1,4 +1,5 @@
-//! Whoever is killed leaves nothing: the server at every moment of making and removing a sandbox, and the keeper.
+//! Whoever is killed leaves nothing: the server at every moment of making and removing a sandbox, and the keeper. And nobody
+//! inside is taken for the executor.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "this is a test")]
 
@@ -12,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sandbox_core::{Backend, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Backend, Image, Policy, Sandbox, SandboxSpec, SessionId, UserId, exec::Exec, policy::User};
+use sandbox_executor::client::Client;
 use sandbox_oci::OciBackend;
 
 const SECRET: &str = "SECRET_OF_THE_SERVER";
@@ -53,11 +55,12 @@ fn main() {
         failed.extend(left(&state, "servers that were killed").await);
         kill_keeper(&backend, &state).await;
         failed.extend(left(&state, "a keeper that was killed").await);
+        failed.extend(strangers_at_the_door(&backend).await);
         failed
     });
     failed.iter().for_each(|what| println!("{what}"));
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
-    println!("test result: {word}. {} passed; {} failed", 2 - failed.len().min(2), failed.len());
+    println!("test result: {word}. {} passed; {} failed", 3 - failed.len().min(3), failed.len());
     stage.end(failed.len())
 }
 
@@ -103,6 +106,41 @@ async fn kill_keeper(backend: &OciBackend, state: &Path) {
     tokio::time::timeout(Duration::from_secs(10), sandbox.ended()).await.expect("its end is noticed");
     assert!(sandbox.connect().await.is_err(), "it still answers");
     sandbox.destroy().await.expect("removed");
+}
+
+/// Commands that have the executor's user fill the keeper's socket with connections of their own: servers are still given
+/// the executor's.
+async fn strangers_at_the_door(backend: &OciBackend) -> Option<String> {
+    let script = "import socket, time
+held = []
+while True:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        try:
+            stranger = socket.socket(socket.AF_UNIX, kind); stranger.connect('/.sandbox/door')
+            stranger.send(b'x' * 32); held = held[-40:] + [stranger]
+        except OSError:
+            pass
+    time.sleep(0.01)";
+    let mut spec = spec();
+    spec.policy.privileges.user = User::Root;
+    let sandbox = backend.create(&spec).await.expect("made");
+    let client = connect(&*sandbox).await.expect("connected");
+    let _posing = client.spawn(&Exec::argv(["python3", "-c", script])).await.expect("started");
+    let mut wrong = None;
+    for round in 0..10 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let asked = async { connect(&*sandbox).await?.stat(&"/workspace".into()).await.ok() };
+        if !matches!(tokio::time::timeout(Duration::from_secs(12), asked).await, Ok(Some(_))) {
+            wrong = Some(format!("somebody else answered for the executor, or it was not reached, in round {round}"));
+            break;
+        }
+    }
+    sandbox.destroy().await.expect("removed");
+    wrong
+}
+
+async fn connect(sandbox: &dyn Sandbox) -> Option<Client> {
+    Client::connect(sandbox.connect().await.ok()?).await.ok()
 }
 
 /// What is still there when all leases are over.
