@@ -6,7 +6,7 @@ use sandbox_core::{
     Bytes, SandboxSpec,
     policy::{Capabilities, Root, User},
 };
-use sandbox_executor::boot::{Attachment, Boot, Identity, Itself, OomCounter};
+use sandbox_executor::boot::{Attachment, Boot, Identity, Itself, OomCounter, processes_of_user};
 use sandbox_linux::{HOME, WORKSPACE, way_out};
 
 use crate::{
@@ -55,8 +55,10 @@ pub fn message(
         env: environment(spec, image),
         lease: (!spec.persistent).then_some(lease),
         history: HISTORY,
-        // gVisor's count for a user is exact, that of its cgroup comes late. As root the executor is one of them.
-        pids: (!engine.holds.pids || gvisor).then_some(policy.limits.pids + u32::from(gvisor && user == 0)),
+        pids: match gvisor {
+            true => Some(processes_of_user(policy.limits.pids, user == 0)),
+            false => (!engine.holds.pids).then_some(policy.limits.pids),
+        },
         process_memory: None,
         file_size: Some(policy.limits.disk),
         descriptors: Some(DESCRIPTORS),

@@ -46,8 +46,10 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
                 enforcement.hold(control, Held::Kernel, how);
             }
             (Control::Pids, _) if gvisor => {
-                let how = format!("gVisor's kernel, for the commands' user and for all of them: {value}");
-                enforcement.hold(control, Held::Kernel, how);
+                let how = format!(
+                    "gVisor's kernel: {value}; the first processes of commands that run at once are counted late"
+                );
+                enforcement.hold(control, Held::Supervised, how);
             }
             (Control::Cpu, true) if gvisor => {
                 let how = format!("{by}: {value}; its clocks inside go on where it has to wait for them");

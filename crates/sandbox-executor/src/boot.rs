@@ -89,6 +89,12 @@ pub struct Boot {
     pub itself: Itself,
 }
 
+/// Processes that gVisor may count for the commands' user. That count is exact, where the one of its cgroup comes late, but it
+/// leaves out the first process of a command, which the executor starts; as root the executor is one of them itself.
+pub fn processes_of_user(limit: u32, user_is_executors: bool) -> u32 {
+    if user_is_executors { limit + 1 } else { limit.saturating_sub(1).max(1) }
+}
+
 /// What an executor does for itself before anything runs, where whoever started it could not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Itself {

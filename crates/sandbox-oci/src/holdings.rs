@@ -63,8 +63,11 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
     }
     match (gvisor, covers.pids) {
         (true, _) => {
-            let how = format!("gVisor's kernel, for the commands' user and for all of them: {}", limits.pids);
-            enforcement.hold(Control::Pids, Held::Kernel, how)
+            let how = format!(
+                "gVisor's kernel: {}; the first processes of commands that run at once are counted late",
+                limits.pids
+            );
+            enforcement.hold(Control::Pids, Held::Supervised, how)
         }
         (false, true) => enforcement.hold(Control::Pids, Held::Kernel, format!("{by}: {}", limits.pids)),
         (false, false) => enforcement.hold(Control::Pids, Held::None, "no cgroup can be made here"),

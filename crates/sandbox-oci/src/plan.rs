@@ -8,7 +8,7 @@ use std::{
 };
 
 use sandbox_core::{Bytes, Control, Enforcement, Error, Held, Image, Result, SandboxSpec, policy::Root};
-use sandbox_executor::boot::{Attachment, Boot, Carries, Identity, Itself, OomCounter, Outward};
+use sandbox_executor::boot::{self, Attachment, Boot, Carries, Identity, Itself, OomCounter, Outward};
 use sandbox_linux::{
     HOME, WORKSPACE,
     cgroup::{CgroupHost, CgroupLimits},
@@ -176,7 +176,7 @@ pub fn plan(
             env: plan::variables(spec, named),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: gvisor.then_some(policy.limits.pids + u32::from(one || user == 0)),
+            pids: gvisor.then_some(boot::processes_of_user(policy.limits.pids, one || user == 0)),
             process_memory: None,
             file_size: Some(policy.limits.disk),
             descriptors: counts.descriptors_of_commands(),
