@@ -25,6 +25,8 @@ use crate::{
 const COMMANDS: usize = 20;
 /// Tasks at once.
 const AT_ONCE: usize = 10;
+/// Where a sandbox looks for programs.
+const PATH: &str = "/home/sandbox/.venv/bin:/home/sandbox/.local/bin:/opt/sandbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// A task of a real program takes so many commands.
 const OF_A_PROGRAM: usize = 3;
 
@@ -33,7 +35,8 @@ pub mod names {
     #![allow(missing_docs, reason = "the values say it")]
     pub const NEW: &str = "task in a new sandbox, one question";
     pub const MANY: &str = "the same with 20 commands";
-    pub const SHELL: &str = "`sh -c :` on the host";
+    pub const SHELL: &str = "`bash -c :` on the host, with a sandbox's variables";
+    pub const SMALL_SHELL: &str = "`sh -c :` on the host";
     pub const HOST: &str = "Claude Code on the bare host, 3 commands";
     pub const OURS: &str = "Claude Code as a task in a new sandbox, 3 commands";
 }
@@ -61,7 +64,7 @@ impl Field<'_> {
     pub fn own(&self, rounds: usize) -> Result<Tasks> {
         let model = Model::start()?;
         let mut server = self.server(&model, "tasks")?;
-        let shell = CommandLine::new(["sh", "-c", ":"]);
+        let small_shell = CommandLine::new(["sh", "-c", ":"]);
         let server_cell = std::cell::RefCell::new(&mut server);
         let task = |commands: usize| {
             let mut server = server_cell.borrow_mut();
@@ -79,7 +82,8 @@ impl Field<'_> {
             vec![
                 Variant::new(names::NEW, || task(0)),
                 Variant::new(names::MANY, || task(COMMANDS)),
-                Variant::new(names::SHELL, || shell.time()),
+                Variant::new(names::SHELL, shell),
+                Variant::new(names::SMALL_SHELL, || small_shell.time()),
             ],
         )?;
         let at_once = (0..rounds.div_ceil(5)).map(|_| at_once(&mut server)).collect::<Result<Samples>>()?;
@@ -121,6 +125,16 @@ impl Field<'_> {
         command.env("SANDBOX_MCP_MODEL_URL", model.address()).env_remove("ANTHROPIC_API_KEY");
         mcp::Server::greet(command)
     }
+}
+
+/// The command of the agent's tool, as the tool starts it: everything beyond that is ours.
+fn shell() -> Result<Timing> {
+    let watch = Stopwatch::start();
+    let mut command = Command::new("/usr/bin/bash");
+    command.args(["-c", ": 0"]).env_clear().env("LANG", "C.UTF-8").env("TERM", "xterm-256color").env("PATH", PATH);
+    let output = command.stdin(Stdio::null()).output()?;
+    ensure!(output.status.success(), "bash does not work");
+    Ok(watch.stop())
 }
 
 fn words(agent: &str, commands: usize) -> Value {
@@ -186,7 +200,7 @@ pub fn goals(own: &Part<Tasks>, claude_code: &Part<Vec<Row>>) -> Vec<Goal> {
     own_goal("a task in a new sandbox, with a model that answers at once", "< 50 ms", 50.0, &|tasks| {
         row(&tasks.own, names::NEW).map(|row| (row.total.median(), row.total.p95()))
     });
-    own_goal("what each further command of a task takes beyond a plain `sh -c`", "< 2 ms", 2.0, &|tasks| {
+    own_goal("what each further command of a task takes beyond the same `bash -c`", "< 2 ms", 2.0, &|tasks| {
         let [many, one, shell] = [names::MANY, names::NEW, names::SHELL].map(|name| row(&tasks.own, name));
         let (many, one, shell) = (many?.total, one?.total, shell?.total);
         let each = |many: f64, one: f64, shell: f64| (many - one) / COMMANDS as f64 - shell;

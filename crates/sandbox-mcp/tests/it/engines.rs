@@ -58,7 +58,8 @@ async fn troubled(script: impl Fn(&Asked<'_>) -> Say + Send + Sync + 'static) ->
         0 => Say::Status(429, "retry-after: 1\r\n", error("rate_limit_error")),
         1 => Say::Status(529, "", error("overloaded_error")),
         2 => Say::Cut,
-        3 => Say::Raw("data: {oops\n\n"),
+        // Who asks for a whole answer after that and gets this gives up, and says so.
+        3 if asked.body["stream"] == true => Say::Raw("data: {oops\n\n"),
         _ => script(asked),
     })
     .await
