@@ -35,10 +35,6 @@ impl Images {
             self.store.touch(&found);
             return Ok(found);
         }
-        if image.registry() == "localhost" {
-            // That is where images of archives without a name are; nobody listens there.
-            return Err(ImageError::Missing(image.to_string()));
-        }
         let mut records = self.pull(&Source::Registry(image.clone()), None, progress).await?;
         records.pop().ok_or_else(|| ImageError::Missing(image.to_string()))
     }
@@ -79,6 +75,10 @@ impl Images {
         let (repository, planned) = match source {
             Source::Registry(image) => {
                 bar.step(format!("asking {} for {image}", image.registry()));
+            // That is where images of archives without a name are, and of built-in templates; nobody is to be asked for them.
+            Source::Registry(image) if image.registry() == "localhost" => {
+                return Err(ImageError::Missing(image.to_string()));
+            }
                 let repository = Repository::of(image, &self.settings.registries)?;
                 let planned = plan::of_registry(&repository, image, name.unwrap_or(image)).await?;
                 (Some(repository), vec![planned])
@@ -96,6 +96,9 @@ impl Images {
         };
         let mut records = Vec::new();
         for planned in planned {
+        for planned in &planned {
+            plan::check_name(planned, self.store.find(&planned.name).map(|found| found.digest).as_ref())?;
+        }
             records.push(self.make(repository.as_ref(), planned, &bar).await?);
         }
         Ok(records)
@@ -108,7 +111,7 @@ impl Images {
         planned: Planned,
         bar: &Bar<'_>,
     ) -> Result<Record, ImageError> {
-        let Planned { name, digest, config, layers } = planned;
+        let Planned { name, digest, config, layers, .. } = planned;
         self.check_size(&layers)?;
         let missing = || layers.iter().filter(|layer| !is_whole(&self.store.layer(&layer.unpacked)));
         bar.expect(&name, missing().map(|layer| layer.size).sum());
