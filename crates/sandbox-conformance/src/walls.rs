@@ -24,7 +24,9 @@ pub async fn nothing_of_this_machine_shows(bench: Workbench) {
             "/home: sandbox  /opt: sandbox  /root:  /run:  /sys:"
         );
     } else {
-        assert_eq!(sh(&client, "ls -A /home /opt | tr '\\n' ' '").await.text(), "/home: sandbox  /opt: sandbox");
+        let found = sh(&client, "ls -A /home /opt | tr '\\n' ' '").await.text();
+        // Not every backend has something of its own in /opt.
+        assert!(["/home: sandbox  /opt: sandbox", "/home: sandbox  /opt:"].contains(&found.as_str()), "{found}");
         // Folders to mount something at are all that may be there.
         assert_eq!(
             sh(&client, "find /sys /run -not -type d; touch /run/x /sys/x 2>/dev/null && echo made").await.text(),

@@ -20,7 +20,7 @@ use crate::{
     holdings, image, labels,
     make::Making,
     nature::{Kind, Nature},
-    plan, probe, recover,
+    plan, probe, recover, volumes,
 };
 
 /// How long a sandbox waits for a server before it ends, in seconds.
@@ -101,6 +101,7 @@ impl Backend for DockerBackend {
         let calls = Chosen::find(&spec.policy.privileges)?;
         let name = image::wanted(&spec.image, self.default_image())?;
         let image = image::find(&engine.docker, &name).await?;
+        volumes::check(&image)?;
         let covered = crate::programs::covered(spec, engine, &image, self.state(), self.state_id()).await?;
         let enforcement = holdings::of(spec, &engine.nature, &calls.to_string(), covered.as_ref());
         enforcement.satisfies(&spec.policy)?;

@@ -16,7 +16,11 @@ pub fn of(spec: &SandboxSpec, engine: &Nature, calls: &str, covered: Option<&Cov
     let mut enforcement = Enforcement::default();
     of_limits(&mut enforcement, spec, engine);
     of_privileges(&mut enforcement, spec, engine);
-    let installed = "installed by the executor, and told to the engine";
+    let installed = if engine.is_told_filters(spec.policy.privileges.runtime.as_deref()) {
+        "installed by the executor, and told to the engine"
+    } else {
+        "installed by the executor alone: this engine is not told, and has its own"
+    };
     enforcement.hold(Control::SystemCalls, Held::Kernel, format!("{calls}; {installed}"));
     enforcement.hold(Control::Network, Held::Kernel, network(spec, engine));
     enforcement.hold(Control::Filesystem, Held::Kernel, filesystem(spec, engine));
@@ -322,6 +326,20 @@ mod tests {
         let mut policy = Policy::default();
         policy.commands.allow = Some(["sh".to_owned()].into());
         assert_eq!(held(policy, &docker(), Control::Commands), Held::None);
+    }
+
+    #[test]
+    fn the_label_said_that_engines_were_told_what_they_were_not() {
+        let says = |engine: &Nature, runtime: Option<&str>| {
+            let mut policy = Policy::default();
+            policy.privileges.runtime = runtime.map(str::to_owned);
+            of(&spec(policy), engine, "calls", None).0[&Control::SystemCalls].by.contains("told to the engine")
+        };
+        let podman = Nature { kind: Kind::Podman, ..docker() };
+        assert!(says(&docker(), None) && says(&podman, None));
+        assert!(says(&Nature { here: false, ..docker() }, None), "Docker is told in the request");
+        assert!(!says(&docker(), Some("runsc")) && !says(&docker(), Some("kata")));
+        assert!(!says(&Nature { here: false, ..podman }, None));
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub async fn inspect(docker: &Docker, name: &Reference) -> Result<Option<Image>>
 
 /// Fetches it through the engine, and tells how far it is.
 pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) -> Result<()> {
+    check_origin(name)?;
     let options = CreateImageOptionsBuilder::default().from_image(&name.in_full()).build();
     let registry = name.registry().to_owned();
     let known = tokio::task::spawn_blocking(move || credentials::of(&registry)).await.ok().flatten();
@@ -95,6 +96,21 @@ pub async fn fetch(docker: &Docker, name: &Reference, progress: Progress<'_>) ->
     }
 }
 
+/// Engines would ask whoever listens on this machine's port 80 or 443 for it.
+fn check_origin(name: &Reference) -> Result<()> {
+    if name.registry() != "localhost" {
+        return Ok(());
+    }
+    Err(Error::Unavailable {
+        what: format!("the engine has no image {name}"),
+        why: "names that begin with `localhost/` are of images that were made there, and no registry is asked for them"
+            .into(),
+        fix: format!(
+            "Build it: `docker build -t {name} FOLDER` (for built-in templates docs/templates.md has the whole command); or              bring it: `docker save {name} > image.tar` where it is, `docker load < image.tar` here"
+        ),
+    })
+}
+
 fn not_fetched(name: &Reference, why: &str) -> Error {
     let lower = why.to_ascii_lowercase();
     let denied = ["unauthorized", "denied", "authentication", "no basic auth", "incorrect username"]
@@ -113,4 +129,20 @@ fn not_fetched(name: &Reference, why: &str) -> Error {
         )
     };
     Error::Unavailable { what: format!("the image {name} could not be fetched"), why: why.trim().to_owned(), fix }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn an_engine_asked_this_machines_port_80_for_the_image_of_a_template() {
+        let told = check_origin(&"localhost/sandbox-mcp/base".parse().unwrap()).unwrap_err().to_string();
+        assert!(told.contains("docker build -t localhost/sandbox-mcp/base"), "{told}");
+        for image in ["localhost:5000/base", "127.0.0.1:5000/base", "debian", "localhost.example.com/base"] {
+            assert!(check_origin(&image.parse().unwrap()).is_ok(), "{image}");
+        }
+    }
 }

@@ -35,6 +35,7 @@ mod secrets;
 mod streams;
 mod trouble;
 mod usage;
+mod volumes;
 
 pub use attach::attach;
 pub use backend::{DockerBackend, Options};

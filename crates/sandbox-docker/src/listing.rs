@@ -1,5 +1,5 @@
-//! Names in an archive that an engine sends: what is in one folder, without the content. What comes is hostile: a name is taken
-//! only if it is one, and there are not too many.
+//! Archives that an engine sends: the names in one folder, without the content, or the content of one file. What comes is
+//! hostile: a name is taken only if it is one, and there are not too many; content only if it is as long as expected.
 
 use std::io;
 
@@ -68,6 +68,25 @@ pub async fn read(mut archive: impl AsyncRead + Unpin) -> io::Result<Vec<Entry>>
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "it has too many programs"));
                 }
             }
+        }
+    }
+}
+
+/// The content of the file that an archive consists of; nothing if it is no file, or not as long as that.
+pub async fn file(mut archive: impl AsyncRead + Unpin, length: usize) -> io::Result<Option<Vec<u8>>> {
+    loop {
+        let mut header = [0; BLOCK];
+        archive.read_exact(&mut header).await?;
+        let size = size(&header[124..136]).ok_or(io::ErrorKind::InvalidData)?;
+        match header[156] {
+            b'L' | b'K' | b'x' | b'g' => drop(text(&mut archive, size).await?),
+            b'0' | 0 if size == length as u64 => {
+                let mut content = vec![0; length];
+                archive.read_exact(&mut content).await?;
+                tokio::io::copy(&mut archive, &mut tokio::io::sink()).await?;
+                return Ok(Some(content));
+            }
+            _ => return Ok(None),
         }
     }
 }
@@ -153,6 +172,26 @@ mod tests {
             ];
             assert_eq!(found, expected, "{format}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_files_content_is_read_if_it_is_one_and_as_long_as_expected() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("executor"), [7; 1000]).unwrap();
+        symlink("executor", folder.path().join("link")).unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        let archived = |format: &str, name: &str| {
+            let made =
+                Command::new("tar").args(["-c", "--format", format, name]).current_dir(&folder).output().unwrap();
+            made.stdout
+        };
+        for format in ["gnu", "pax"] {
+            assert_eq!(file(&archived(format, "executor")[..], 1000).await.unwrap().unwrap(), [7; 1000], "{format}");
+            assert_eq!(file(&archived(format, "executor")[..], 999).await.unwrap(), None);
+            assert_eq!(file(&archived(format, "link")[..], 0).await.unwrap(), None);
+            assert_eq!(file(&archived(format, "folder")[..], 0).await.unwrap(), None);
+        }
+        assert!(file(&archived("gnu", "executor")[..900], 1000).await.is_err(), "it was cut short");
     }
 
     #[tokio::test]

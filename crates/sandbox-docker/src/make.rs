@@ -23,7 +23,7 @@ use crate::{
     engine::Engine,
     failure, fault, holdings, labels,
     line::Line,
-    meeting::{self, Arrived, Guests, Host, Meeting},
+    meeting::{Arrived, Guests, Host, Meeting},
     nature::{Kind, Reach},
     network,
     plan::{self, Filter, Ground, Image, Source},
@@ -33,6 +33,7 @@ use crate::{
     sandbox::{self, DockerSandbox},
     secrets, streams, trouble,
     usage::Cgroup,
+    volumes,
 };
 
 /// What a policy's own time to start is at least, because engines take theirs.
@@ -135,7 +136,9 @@ impl Making<'_> {
         let meeting = meeting.ok_or_else(taken)?;
         let caching = Error::io("putting the executor into the cache");
         let program = executor_image::cached(&self.state.join("cache")).map_err(caching)?;
-        self.create(&record.container, Source::File(program)).await?;
+        let ours =
+            Meeting::bring(&self.folder, &program).map_err(Error::io("putting the executor beside its socket"))?;
+        self.create(&record.container, Source::Folder(ours)).await?;
         self.start(&record.container).await?;
         let pid = self.pid(&record.container).await?;
         record.line = record::Line::Socket { pid, our_user: self.guests() == Guests::OurUser };
@@ -218,28 +221,29 @@ impl Making<'_> {
     }
 
     async fn create(&self, name: &str, program: Source) -> Result<()> {
-        let (meeting, certificates) = (self.folder.join(meeting::FOLDER), self.folder.join("certificates.pem"));
-        let here = self.reach() == Reach::Socket;
+        let certificates = self.folder.join("certificates.pem");
         let stub = self.state.join("cache").join(crate::programs::STUB);
         let hosts = self.hosts()?;
         let ground = Ground {
             state: self.state_id,
             image: &self.image,
             program,
-            meeting: here.then_some(&meeting),
             hosts: hosts.as_deref(),
             certificates: (self.engine.nature.here && certificates.exists()).then_some(&certificates),
             covered: (!self.covered.is_empty()).then_some((&stub, &self.covered)),
             filter: self.filter()?,
         };
         let body = plan::body(self.spec(), &self.engine.nature, &ground);
+        let planned = body.host_config.clone().unwrap_or_default();
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         fault::point("before_create");
         let created = self.engine.docker.create_container(Some(options), body).await;
         created
             .map_err(|error| trouble::explain("making the container", &failure::words(&error), &self.engine.nature))?;
         fault::point("created");
-        Ok(())
+        let found = self.engine.docker.inspect_container(name, None::<InspectContainerOptions>).await;
+        let found = found.map_err(failure::step("looking at the container"))?;
+        volumes::check_made(&found.mounts.unwrap_or_default(), &planned)
     }
 
     /// Podman writes the machine's own name into the file that it makes.
@@ -259,14 +263,13 @@ impl Making<'_> {
     /// Podman reads it from a file of its machine, Docker from the request.
     fn filter(&self) -> Result<Filter> {
         let nature = &self.engine.nature;
-        if nature.own_kernel(self.spec().policy.privileges.runtime.as_deref()) {
+        if !nature.is_told_filters(self.spec().policy.privileges.runtime.as_deref()) {
             return Ok(Filter::Engines);
         }
         let text = self.calls.document(Narrowing::default())?.to_string();
-        match (nature.kind, nature.here) {
-            (Kind::Docker, _) => Ok(Filter::Document(text)),
-            (Kind::Podman, false) => Ok(Filter::Engines),
-            (Kind::Podman, true) => {
+        match nature.kind {
+            Kind::Docker => Ok(Filter::Document(text)),
+            Kind::Podman => {
                 let path = self.folder.join("seccomp.json");
                 std::fs::write(&path, text).map_err(Error::io(format!("writing {}", path.display())))?;
                 Ok(Filter::File(path))

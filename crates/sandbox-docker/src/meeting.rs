@@ -9,7 +9,7 @@ use std::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::PermissionsExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -34,7 +34,7 @@ use tokio::{
 
 /// The folder that a container sees, in a sandbox's folder; and the socket in it.
 pub const FOLDER: &str = "meeting";
-const SOCKET: &str = "socket";
+pub const SOCKET: &str = "socket";
 /// Where others of this user ask for connections, in a sandbox's folder.
 const FRONT: &str = "executor.sock";
 /// Locked by who listens, in a sandbox's folder.
@@ -89,6 +89,18 @@ impl Meeting {
             front: watched(front, Interest::READABLE)?,
             _lock: lock,
         }))
+    }
+
+    /// Puts the executor's program beside the socket: one folder is all that a container sees of us.
+    pub fn bring(folder: &Path, program: &Path) -> io::Result<PathBuf> {
+        let inner = folder.join(FOLDER);
+        let inside = inner.join(crate::plan::PROGRAM);
+        match fs::hard_link(program, &inside) {
+            // The cache may be on another file system.
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => fs::copy(program, &inside).map(drop)?,
+            other => other?,
+        }
+        Ok(inner)
     }
 
     /// Waits for the executor whose process this is.

@@ -123,6 +123,12 @@ impl Nature {
         self.runtime(wanted).is_some_and(|(name, runtime)| named(name) || named(&runtime.path))
     }
 
+    /// Whether the engine is told which system calls may be made. To a kernel of its own that means nothing, and Podman reads it
+    /// from a file of its machine.
+    pub fn is_told_filters(&self, wanted: Option<&str>) -> bool {
+        !self.own_kernel(wanted) && (self.kind == Kind::Docker || self.here)
+    }
+
     /// Whether the engine can give a container's own layer a size.
     pub fn sizes_layers(&self) -> bool {
         self.kind == Kind::Docker && self.storage.driver == "overlay2" && self.storage.backing == "xfs"

@@ -21,18 +21,12 @@ use sandbox_linux::{
 };
 
 use crate::{
-    labels,
+    labels, meeting,
     nature::{Kind, Nature, Reach},
 };
 
-/// The folder inside that holds the executor's program.
-pub const PROGRAM_FOLDER: &str = "/opt/sandbox/program";
-/// The executor's program, inside.
-pub const PROGRAM: &str = "/opt/sandbox/program/executor";
-/// The folder inside in which our socket is.
-pub const MEETING: &str = "/opt/sandbox/server";
-/// Our socket, inside.
-pub const SOCKET: &str = "/opt/sandbox/server/socket";
+/// The executor's program in our folder.
+pub const PROGRAM: &str = "executor";
 /// Where programs look for certificates.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Names of hosts.
@@ -70,11 +64,11 @@ fn read_only_paths() -> Vec<String> {
     paths.into_iter().filter(|path| !MASKED_TOO.contains(&path.as_str())).collect()
 }
 
-/// Where the executor's program comes from.
+/// What is mounted as our folder, which holds the executor's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A file of this machine.
-    File(PathBuf),
+    /// A folder of this machine, in which our socket is too.
+    Folder(PathBuf),
     /// A volume of the engine.
     Volume(String),
 }
@@ -97,10 +91,8 @@ pub struct Ground<'a> {
     pub state: &'a str,
     /// The image as the engine knows it.
     pub image: &'a Image,
-    /// The executor's program.
+    /// Our folder.
     pub program: Source,
-    /// The folder with our socket.
-    pub meeting: Option<&'a Path>,
     /// A file with certificates to trust.
     pub certificates: Option<&'a Path>,
     /// The file with names of hosts, where the engine's own would tell the machine's name.
@@ -129,6 +121,18 @@ pub struct Kept {
     pub volume: String,
     /// Where it is mounted.
     pub target: String,
+}
+
+/// Our folder inside a container. Root goes back to what lies there (a bridge, a socket to dial), so it must be ours whoever
+/// made the image and whoever may change the root: no image has a name in it that is chosen afterwards and by chance, so no
+/// link leads away from it, and what is mounted directly in `/` can be neither renamed nor removed (EBUSY, see rename(2)).
+pub fn our_folder(container: &str) -> String {
+    format!("/.{container}")
+}
+
+/// The executor's program, inside a container.
+pub fn program(container: &str) -> String {
+    format!("{}/{PROGRAM}", our_folder(container))
 }
 
 /// The folders that a sandbox keeps files in.
@@ -168,8 +172,9 @@ pub fn check_places(spec: &SandboxSpec) -> Result<()> {
 /// What the engine is asked to make.
 pub fn body(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> ContainerCreateBody {
     let reach = engine.reach(spec.policy.privileges.runtime.as_deref());
+    let container = labels::container(&spec.id);
     let role = match reach {
-        Reach::Socket => vec![DIAL_ROLE.to_owned(), SOCKET.to_owned()],
+        Reach::Socket => vec![DIAL_ROLE.to_owned(), format!("{}/{}", our_folder(&container), meeting::SOCKET)],
         Reach::Streams => vec![STREAMS_ROLE.to_owned()],
     };
     let streams = reach == Reach::Streams;
@@ -178,7 +183,7 @@ pub fn body(spec: &SandboxSpec, engine: &Nature, ground: &Ground<'_>) -> Contain
         hostname: Some("sandbox".into()),
         user: Some("0:0".into()),
         working_dir: Some("/".into()),
-        entrypoint: Some(vec![PROGRAM.into()]),
+        entrypoint: Some(vec![program(&container)]),
         cmd: Some(role),
         env: Some(Vec::new()),
         tty: Some(false),
@@ -252,7 +257,7 @@ fn tmpfs(spec: &SandboxSpec, engine: &Nature, image: &Image) -> HashMap<String, 
     let size = |bytes: u64| format!("rw,exec,nosuid,nodev,mode=1777,size={bytes}");
     let tmp = spec.policy.limits.tmp.0;
     let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
-    let wanted = image.volumes.iter().filter(|target| !taken.contains(*target) && target.starts_with('/'));
+    let wanted = image.volumes.iter().filter(|target| !taken.contains(*target));
     let own = [("/tmp".to_owned(), size(tmp)), ("/var/tmp".to_owned(), size(tmp.min(VAR_TMP)))];
     let empty = empty(spec, engine).iter().map(|target| ((*target).to_owned(), EMPTY.to_owned()));
     wanted.map(|target| (target.clone(), size(tmp))).chain(own).chain(empty).collect()
@@ -282,23 +287,29 @@ fn mounts(spec: &SandboxSpec, ground: &Ground<'_>) -> Vec<Mount> {
         }),
         ..Mount::default()
     });
+    let ours = our_folder(&labels::container(&spec.id));
     let program = match &ground.program {
-        Source::File(path) => read_only(MountType::BIND, &path.to_string_lossy(), PROGRAM),
-        Source::Volume(name) => read_only(MountType::VOLUME, name, PROGRAM_FOLDER),
+        Source::Folder(path) => read_only(MountType::BIND, &path.to_string_lossy(), &ours),
+        // All sandboxes share it, so no image may put anything into it.
+        Source::Volume(name) => {
+            Mount { volume_options: Some(never_filled()), ..read_only(MountType::VOLUME, name, &ours) }
+        }
     };
     let file = |path: &Path, target: &str| read_only(MountType::BIND, &path.to_string_lossy(), target);
-    let meeting = ground.meeting.map(|folder| file(folder, MEETING));
     let certificates = ground.certificates.map(|path| file(path, CERTIFICATES));
-    let hosts = ground
-        .hosts
-        .map(|path| Mount { read_only: Some(spec.policy.filesystem.root == Root::ReadOnly), ..file(path, HOSTS) });
+    let hosts = ground.hosts.map(|path| file(path, HOSTS));
     let covered =
         ground.covered.into_iter().flat_map(|(stub, targets)| targets.iter().map(move |target| (stub, target)));
     let covered = covered.map(|(stub, target)| file(stub, target));
     // An engine elsewhere does not have them; whoever needs them copies them.
-    let tools = if matches!(ground.program, Source::File(_)) { &spec.tools[..] } else { &[] };
+    let tools = if matches!(ground.program, Source::Folder(_)) { &spec.tools[..] } else { &[] };
     let tools = tools.iter().map(|tool| file(&tool.source, &tool.target));
-    kept.chain([program]).chain(meeting).chain(certificates).chain(hosts).chain(covered).chain(tools).collect()
+    kept.chain([program]).chain(certificates).chain(hosts).chain(covered).chain(tools).collect()
+}
+
+/// Engines fill a new volume with what the image has at the place where it is mounted first.
+pub fn never_filled() -> MountVolumeOptions {
+    MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }
 }
 
 fn read_only(typ: MountType, source: &str, target: &str) -> Mount {

@@ -26,8 +26,7 @@ fn planned(spec: &SandboxSpec, engine: &Nature) -> (ContainerCreateBody, HostCon
     let ground = Ground {
         state: "mine",
         image: &image,
-        program: Source::File("/state/cache/executor".into()),
-        meeting: Some(Path::new("/state/sandboxes/x/meeting")),
+        program: Source::Folder("/state/sandboxes/x/meeting".into()),
         hosts: None,
         certificates: None,
         covered: None,
@@ -112,7 +111,7 @@ fn of_this_machine_only_our_program_and_socket_are_mounted_and_nothing_can_be_wr
     let host = host(&spec("production"));
     let binds: Vec<_> = host.mounts.unwrap().into_iter().filter(|mount| mount.typ == Some(MountType::BIND)).collect();
     let sources: Vec<_> = binds.iter().map(|mount| mount.source.as_deref().unwrap()).collect();
-    assert_eq!(sources, ["/state/cache/executor", "/state/sandboxes/x/meeting"]);
+    assert_eq!(sources, ["/state/sandboxes/x/meeting"], "our program is in it too");
     assert!(binds.iter().all(|mount| mount.read_only == Some(true)));
     assert_eq!((host.binds, host.devices, host.volumes_from, host.device_requests), (None, None, None, None));
 }
@@ -166,9 +165,11 @@ fn no_policy_makes_a_container_privileged_or_joins_it_with_others() {
 
 #[test]
 fn the_executor_is_the_first_process_whatever_the_image_says() {
-    let (body, host) = planned(&spec("yolo-3"), &docker());
-    assert_eq!(body.entrypoint.unwrap(), [PROGRAM]);
-    assert_eq!(body.cmd.unwrap(), ["dial", SOCKET]);
+    let spec = spec("yolo-3");
+    let (body, host) = planned(&spec, &docker());
+    let ours = format!("/.sandbox-mcp-{}", spec.id);
+    assert_eq!(body.entrypoint.unwrap(), [format!("{ours}/executor")]);
+    assert_eq!(body.cmd.unwrap(), ["dial".to_owned(), format!("{ours}/socket")]);
     assert_eq!(body.env.unwrap(), [""; 0]);
     assert_eq!(body.healthcheck.unwrap().test.unwrap(), ["NONE"]);
     assert_eq!(host.log_config.unwrap().typ.as_deref(), Some("none"));
@@ -208,18 +209,67 @@ fn what_is_covered_cannot_be_written() {
         state: "mine",
         image: &image,
         program: Source::Volume("programs".into()),
-        meeting: None,
         hosts: None,
         certificates: Some(Path::new("/state/certificates.pem")),
         covered: Some((Path::new("/state/stub"), &covered)),
         filter: Filter::Engines,
     };
-    let mounts = body(&spec("yolo-3"), &docker(), &ground).host_config.unwrap().mounts.unwrap();
+    let spec = spec("yolo-3");
+    let ours = our_folder(&labels::container(&spec.id));
+    let mounts = body(&spec, &docker(), &ground).host_config.unwrap().mounts.unwrap();
     let found = |target: &str| mounts.iter().find(|mount| mount.target.as_deref() == Some(target)).unwrap();
     assert_eq!(found("/usr/bin/su").source.as_deref(), Some("/state/stub"));
-    assert_eq!(found(PROGRAM_FOLDER).source.as_deref(), Some("programs"));
-    for target in ["/usr/bin/su", PROGRAM_FOLDER, CERTIFICATES] {
+    assert_eq!(found(&ours).source.as_deref(), Some("programs"));
+    for target in ["/usr/bin/su", &ours, CERTIFICATES] {
         assert_eq!(found(target).read_only, Some(true), "{target}");
+    }
+}
+
+#[test]
+fn an_image_filled_the_volume_that_all_sandboxes_start_from() {
+    let image = Image::default();
+    let ground = Ground {
+        state: "mine",
+        image: &image,
+        program: Source::Volume("programs".into()),
+        hosts: None,
+        certificates: None,
+        covered: None,
+        filter: Filter::Engines,
+    };
+    let mounts = body(&spec("yolo-3"), &docker(), &ground).host_config.unwrap().mounts.unwrap();
+    let program = mounts.into_iter().find(|mount| mount.source.as_deref() == Some("programs")).unwrap();
+    assert_eq!(program.volume_options.unwrap().no_copy, Some(true));
+}
+
+/// A folder above a mount can be renamed, and a link in an image can lead anywhere.
+#[test]
+fn our_folder_had_parents_that_others_could_move() {
+    let (one, other) = (spec("yolo-4"), spec("yolo-4"));
+    let folder = |spec: &SandboxSpec| our_folder(&labels::container(&spec.id));
+    assert_eq!(Path::new(&folder(&one)).parent(), Some(Path::new("/")));
+    assert_ne!(folder(&one), folder(&other), "no image can have it already");
+    let target = |spec: &SandboxSpec| planned(spec, &docker()).1.mounts.unwrap()[2].target.clone().unwrap();
+    assert_eq!(target(&one), folder(&one));
+}
+
+#[test]
+fn the_machines_file_with_names_of_hosts_could_be_written() {
+    let image = Image::default();
+    let ground = Ground {
+        state: "mine",
+        image: &image,
+        program: Source::Folder("/state/sandboxes/x/meeting".into()),
+        hosts: Some(Path::new("/state/sandboxes/x/hosts")),
+        certificates: None,
+        covered: None,
+        filter: Filter::Engines,
+    };
+    for preset in sandbox_core::policy::PRESETS {
+        let podman = Nature { kind: Kind::Podman, ..docker() };
+        let mounts = body(&spec(preset), &podman, &ground).host_config.unwrap().mounts.unwrap();
+        let binds = mounts.iter().filter(|mount| mount.typ == Some(MountType::BIND));
+        assert!(binds.into_iter().all(|mount| mount.read_only == Some(true)), "{preset}");
     }
 }
 

@@ -1,19 +1,24 @@
 //! The executor's program at an engine that cannot mount files of ours: in a volume, filled once and shared by all sandboxes.
+//! It is root's first process in each of them, so it is compared byte by byte before a container starts.
+
+use std::io;
 
 use bollard::{
     Docker,
     models::{ContainerCreateBody, HostConfig, Mount, MountType},
     query_parameters::{
-        ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+        CreateContainerOptionsBuilder, DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder,
     },
 };
 use bytes::Bytes;
+use futures::TryStreamExt;
 use sandbox_core::{Error, Result};
 use sandbox_linux::executor_image;
+use tokio_util::io::StreamReader;
 
 use crate::{
-    failure, fault, labels,
-    plan::{PROGRAM, PROGRAM_FOLDER},
+    failure, fault, labels, listing,
+    plan::{self, PROGRAM},
     removal, secrets,
 };
 
@@ -31,28 +36,37 @@ pub async fn provide(docker: &Docker, container: &str, image: &str, state: &str)
     if is_there(docker, container).await {
         return Ok(());
     }
-    Err(Error::Step { step: "bringing the executor to the engine".into(), why: "it is not in its volume".into() })
+    let volume = volume();
+    Err(Error::Unavailable {
+        what: "the executor could not be brought to the engine".into(),
+        why: format!("what is in the volume {volume} is something else"),
+        fix: format!("Remove that volume: `docker volume rm {volume}`"),
+    })
 }
 
 async fn is_there(docker: &Docker, container: &str) -> bool {
-    let options = ContainerArchiveInfoOptionsBuilder::default().path(PROGRAM).build();
-    let found = docker.get_container_archive_info(container, Some(options)).await;
-    found.is_ok_and(|found| found.size == executor_image::program().len() as i64)
+    let program = executor_image::program();
+    let options = DownloadFromContainerOptionsBuilder::default().path(&plan::program(container)).build();
+    let archive = docker.download_from_container(container, Some(options)).map_err(io::Error::other);
+    let found = listing::file(StreamReader::new(archive), program.len()).await;
+    found.is_ok_and(|found| found.is_some_and(|content| content == program))
 }
 
 /// Through a container that is never started: its volume can be written from outside.
 async fn fill(docker: &Docker, image: &str, state: &str) -> Result<()> {
     let filling = || failure::step("bringing the executor to the engine");
     let name = format!("sandbox-mcp-fill-{}", secrets::random_text(8).map_err(Error::io("choosing a name"))?);
+    let folder = plan::our_folder(&name);
     let mount = Mount {
-        target: Some(PROGRAM_FOLDER.into()),
+        target: Some(folder.clone()),
         source: Some(volume()),
         typ: Some(MountType::VOLUME),
+        volume_options: Some(plan::never_filled()),
         ..Mount::default()
     };
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
-        entrypoint: Some(vec![PROGRAM.into()]),
+        entrypoint: Some(vec![plan::program(&name)]),
         labels: Some(labels::of_nobody(state)),
         host_config: Some(HostConfig {
             mounts: Some(vec![mount]),
@@ -64,10 +78,10 @@ async fn fill(docker: &Docker, image: &str, state: &str) -> Result<()> {
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     docker.create_container(Some(options), body).await.map_err(filling())?;
     fault::point("filling");
-    let options = UploadToContainerOptionsBuilder::default().path(PROGRAM_FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(archive("executor", executor_image::program())));
+    let options = UploadToContainerOptionsBuilder::default().path(&folder).build();
+    let archive = bollard::body_full(Bytes::from(archive(PROGRAM, executor_image::program())));
     let filled = docker.upload_to_container(&name, Some(options), archive).await.map_err(filling());
-    removal::container_only(docker, &name).await?;
+    removal::container(docker, &name).await?;
     filled
 }
 

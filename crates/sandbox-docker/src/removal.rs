@@ -14,22 +14,18 @@ use crate::{failure, fault};
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Ends a container and removes it with what was made for it alone; fine where there is none.
+/// Ends a container and removes it with what was made for it alone, so not with volumes that have a name; fine where there is
+/// none.
 pub async fn container(docker: &Docker, name: &str) -> Result<()> {
-    remove(docker, name, true).await?;
+    remove(docker, name).await?;
     fault::point("container_removed");
     Ok(())
 }
 
-/// The same, and its volumes stay.
-pub async fn container_only(docker: &Docker, name: &str) -> Result<()> {
-    remove(docker, name, false).await
-}
-
-async fn remove(docker: &Docker, name: &str, volumes: bool) -> Result<()> {
+async fn remove(docker: &Docker, name: &str) -> Result<()> {
     let mut tried = 0;
     loop {
-        let options = RemoveContainerOptionsBuilder::default().force(true).v(volumes).build();
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match docker.remove_container(name, Some(options)).await {
             Ok(()) => return Ok(()),
             Err(error) if failure::is_missing(&error) => return Ok(()),

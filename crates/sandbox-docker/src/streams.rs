@@ -18,7 +18,7 @@ use sandbox_executor::boot::{BRIDGE_ROLE, BootReport};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::io::StreamReader;
 
-use crate::{failure, plan::PROGRAM};
+use crate::{failure, plan};
 
 /// Longest report of an executor.
 const REPORT: u32 = 64 << 10;
@@ -60,7 +60,7 @@ impl Line {
             tty: Some(false),
             user: Some("0:0".into()),
             working_dir: Some("/".into()),
-            cmd: Some(vec![PROGRAM.into(), BRIDGE_ROLE.into()]),
+            cmd: Some(vec![plan::program(&self.container), BRIDGE_ROLE.into()]),
             ..ExecConfig::default()
         };
         let exec = docker.create_exec(&self.container, config).await.map_err(building())?;

@@ -112,11 +112,12 @@ impl Images {
         self.collect()
     }
 
-    /// Bytes of all layers of these, each counted once.
+    /// Bytes that all layers of these take up, each counted once.
     pub fn size(&self, listed: &[Listed]) -> u64 {
         let layers: BTreeSet<_> = listed.iter().flat_map(|image| &image.record.layers).collect();
-        let size =
-            |folder: PathBuf| if is_whole(&folder) { written(&folder).map_or(0, |found| found.facts.size) } else { 0 };
+        let size = |folder: PathBuf| {
+            if is_whole(&folder) { written(&folder).map_or(0, |found| found.facts.room()) } else { 0 }
+        };
         layers.into_iter().map(|layer| size(self.store.layer(layer))).sum()
     }
 }

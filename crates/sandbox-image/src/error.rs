@@ -58,6 +58,14 @@ pub enum ImageError {
         /// Sandboxes, or how many.
         users: String,
     },
+    /// It calls itself so, and nobody else does.
+    #[error("the image in it calls itself {name}, but {why}")]
+    NotItsName {
+        /// What it calls itself.
+        name: String,
+        /// Why it is not called so.
+        why: String,
+    },
     /// Neither name nor file nor folder.
     #[error("{0}")]
     NoSource(String),
@@ -111,8 +119,15 @@ impl ImageError {
                 "Try again later, or bring the image as a file (`sandbox-mcp pull image.tar`)".into()
             }
             Self::Malformed(_) => "Nothing of it was kept. Use another image, or ask whoever made it".into(),
+            Self::Missing(name) if name.starts_with("localhost/") => format!(
+                "No registry is asked for names that begin with `localhost/`: make it on this machine, then `sandbox-mcp pull \
+                 image.tar --name {name}`"
+            ),
             Self::Missing(name) => format!("Get it with `sandbox-mcp pull {name}`"),
             Self::InUse { .. } => "End those first: `sandbox-mcp rm SESSION_ID`".into(),
+            Self::NotItsName { name, .. } => {
+                format!("If you know where it comes from, say the name yourself: `--name {name}`; or give it another")
+            }
             Self::NoSource(_) => {
                 "Name an image (`python:3.12-slim`), an archive (`./image.tar`) or the folder of an OCI layout".into()
             }

@@ -68,7 +68,7 @@ impl Images {
         fittings: Fittings,
         settings: ImageSettings,
     ) -> Result<Self, ImageError> {
-        let owners = work::order(&worker, &Order::Owners, None, &|_| ())?;
+        let owners = work::order(&worker, &Order::Owners, None, &|_| Ok(()))?;
         Self::open(state, owners, worker, fittings, settings)
     }
 

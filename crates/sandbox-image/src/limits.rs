@@ -16,6 +16,10 @@ pub const ARCHIVE_ENTRIES: usize = 100_000;
 pub const PATH: usize = 4095;
 /// A name in bytes, as file systems have it.
 pub const NAME: usize = 255;
+/// All paths of one layer that are remembered until its end, in bytes. Large ones have a few million.
+pub const PATHS: usize = 64 << 20;
+/// What anything takes up at least, in bytes: file systems count in these.
+pub const BLOCK: u64 = 4096;
 /// Folders within folders.
 pub const DEPTH: usize = 180;
 /// What an entry of an archive may say about the next one, in bytes.
@@ -28,7 +32,7 @@ const RATIO: u64 = 200;
 /// What unpacking may take up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes of one layer.
+    /// Bytes that one layer may take up.
     pub bytes: u64,
     /// Files, folders and links of one layer.
     pub entries: u64,

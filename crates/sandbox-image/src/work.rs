@@ -32,6 +32,9 @@ use crate::{
 /// Starts a worker: a command that becomes one when it is run with an order as its only argument.
 pub type Worker = Arc<dyn Fn() -> Command + Send + Sync>;
 
+/// Addresses that a worker may use, in bytes. Most of them are stacks and what the allocator sets aside.
+const MEMORY: u64 = 2 << 30;
+
 /// What a worker can be told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
@@ -80,8 +83,13 @@ enum Saying {
     Failed(String),
 }
 
-/// Starts a worker and waits until it is done. `tell` hears how many bytes it has written.
-pub fn order(worker: &Worker, order: &Order, input: Option<File>, tell: &dyn Fn(u64)) -> Result<Owners, ImageError> {
+/// Starts a worker and waits until it is done. `tell` hears how many bytes it has taken up, and ends it where that is too much.
+pub fn order(
+    worker: &Worker,
+    order: &Order,
+    input: Option<File>,
+    tell: &dyn Fn(u64) -> Result<(), ImageError>,
+) -> Result<Owners, ImageError> {
     let broken = |why: &str| ImageError::Io { doing: "unpacking".into(), source: io::Error::other(why.to_owned()) };
     let text = serde_json::to_string(order).map_err(|error| broken(&error.to_string()))?;
     let mut command = worker();
@@ -91,7 +99,13 @@ pub fn order(worker: &Worker, order: &Order, input: Option<File>, tell: &dyn Fn(
     for line in BufReader::new(child.stdout.take().ok_or_else(|| broken("it says nothing"))?).lines() {
         let line = line.doing(|| "listening to the process that unpacks".into())?;
         match serde_json::from_str(&line) {
-            Ok(Saying::Written(bytes)) => tell(bytes),
+            Ok(Saying::Written(bytes)) => {
+                if let Err(error) = tell(bytes) {
+                    let _ = child.kill();
+                    ended = Err(error);
+                    break;
+                }
+            }
             Ok(Saying::Done(owners)) => ended = Ok(owners),
             Ok(Saying::Malformed(malformed)) => ended = Err(ImageError::Malformed(malformed)),
             Ok(Saying::Failed(why)) => ended = Err(broken(&why)),
@@ -113,6 +127,7 @@ pub fn order_aside(worker: &Worker, order: &Order) {
 
 /// What a worker does. `text` is its order; it can make files of `owners`. The answer is the process's exit code.
 pub fn work(text: &str, owners: Owners) -> i32 {
+    bound_memory();
     let mut out = io::stdout().lock();
     let mut say = |saying: &Saying| {
         // Nobody listens any longer: whoever gave the order is gone, and will not use what is made.
@@ -132,6 +147,14 @@ pub fn work(text: &str, owners: Owners) -> i32 {
     };
     say(&saying);
     code
+}
+
+/// What is unpacked is hostile: whatever it makes us remember, this machine has more. An allocation that fails ends the
+/// worker, and whoever gave the order says so.
+fn bound_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let most = getrlimit(Resource::As).maximum.unwrap_or(u64::MAX).min(MEMORY);
+    let _ = setrlimit(Resource::As, Rlimit { current: Some(most), maximum: Some(most) });
 }
 
 fn obey(order: Order, owners: Owners, tell: &mut dyn FnMut(u64)) -> Result<(), ImageError> {
@@ -179,6 +202,7 @@ fn merge(layers: &[PathBuf], whole: &Path, fittings: &Fittings, owners: Owners) 
             merge::add(&root, &layer.join(ROOT), &facts, owners)?;
             faults::reach("merging");
             sum.size += facts.size;
+            sum.taken += facts.taken;
             sum.entries += facts.entries;
             sum.devices += facts.devices;
         }

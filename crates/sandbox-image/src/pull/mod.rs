@@ -3,6 +3,7 @@
 mod bar;
 mod download;
 mod plan;
+mod room;
 
 use futures::{
     FutureExt,
@@ -13,6 +14,7 @@ use sandbox_core::{Progress, Reference};
 
 use bar::Bar;
 use plan::{Layer, Place, Planned};
+use room::Room;
 
 use crate::{
     Digest, ImageError, Images, Source,
@@ -34,10 +36,6 @@ impl Images {
         if let Some(found) = self.store.find(image) {
             self.store.touch(&found);
             return Ok(found);
-        }
-        if image.registry() == "localhost" {
-            // That is where images of archives without a name are; nobody listens there.
-            return Err(ImageError::Missing(image.to_string()));
         }
         let mut records = self.pull(&Source::Registry(image.clone()), None, progress).await?;
         records.pop().ok_or_else(|| ImageError::Missing(image.to_string()))
@@ -77,6 +75,10 @@ impl Images {
     ) -> Result<Vec<Record>, ImageError> {
         let bar = Bar::new(progress);
         let (repository, planned) = match source {
+            // That is where images of archives without a name are, and of built-in templates; nobody is to be asked for them.
+            Source::Registry(image) if image.registry() == "localhost" => {
+                return Err(ImageError::Missing(image.to_string()));
+            }
             Source::Registry(image) => {
                 bar.step(format!("asking {} for {image}", image.registry()));
                 let repository = Repository::of(image, &self.settings.registries)?;
@@ -94,6 +96,9 @@ impl Images {
                 (None, plan::of_files(&Files::Folder(folder.clone()), &plan::stem(folder), name)?)
             }
         };
+        for planned in &planned {
+            plan::check_name(planned, self.store.find(&planned.name).map(|found| found.digest).as_ref())?;
+        }
         let mut records = Vec::new();
         for planned in planned {
             records.push(self.make(repository.as_ref(), planned, &bar).await?);
@@ -108,8 +113,12 @@ impl Images {
         planned: Planned,
         bar: &Bar<'_>,
     ) -> Result<Record, ImageError> {
-        let Planned { name, digest, config, layers } = planned;
+        let Planned { name, digest, config, layers, .. } = planned;
         self.check_size(&layers)?;
+        let room = Room::of(self.settings.budget);
+        for digest in config.diff_ids.iter().filter(|digest| is_whole(&self.store.layer(digest))) {
+            room.take(digest, written(&self.store.layer(digest))?.facts.room())?;
+        }
         let missing = || layers.iter().filter(|layer| !is_whole(&self.store.layer(&layer.unpacked)));
         bar.expect(&name, missing().map(|layer| layer.size).sum());
         let mut distinct: Vec<&Layer> = missing().collect();
@@ -117,7 +126,7 @@ impl Images {
         distinct.dedup_by(|one, other| one.unpacked == other.unpacked);
         // The largest first: it takes longest to unpack.
         distinct.sort_by_key(|layer| std::cmp::Reverse(layer.size));
-        let work = distinct.into_iter().map(|layer| self.bring_layer(repository, layer, bar).boxed());
+        let work = distinct.into_iter().map(|layer| self.bring_layer(repository, layer, &room, bar).boxed());
         let work: Vec<BoxFuture<'_, Result<(), ImageError>>> = work.collect();
         // All of them come to an end, also when one has failed: nobody is left alone with half a layer.
         let ended: Vec<Result<(), ImageError>> = stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
@@ -131,7 +140,7 @@ impl Images {
                 fittings: self.fittings.clone(),
             };
             self.make_again(&self.store.root(&root))?;
-            self.order(order, None, bar).await?;
+            self.order(order, None, bar, |_| Ok(())).await?;
         }
         let size = written(&self.store.root(&root))?.facts.size;
         let record = Record {
@@ -167,6 +176,7 @@ impl Images {
         &self,
         repository: Option<&Repository>,
         layer: &Layer,
+        room: &Room,
         bar: &Bar<'_>,
     ) -> Result<(), ImageError> {
         let whole = self.store.layer(&layer.unpacked);
@@ -185,11 +195,13 @@ impl Images {
         };
         bar.go_on()?;
         self.make_again(&whole)?;
-        let limits = Limits { bytes: self.settings.budget, ..Limits::default() };
+        let limits = Limits { bytes: room.left_to(&layer.unpacked), ..Limits::default() };
         let unpacked = layer.unpacked.clone();
-        let order = Order::Unpack(Unpack { offset, length, packed, unpacked, whole, limits });
+        let order = Order::Unpack(Unpack { offset, length, packed, unpacked, whole: whole.clone(), limits });
         let file = file.try_clone().doing(|| "opening a layer".into())?;
-        let done = self.order(order, Some(file), bar).await;
+        let (share, digest) = (room.clone(), layer.unpacked.clone());
+        let done = self.order(order, Some(file), bar, move |bytes| share.take(&digest, bytes)).await;
+        let done = done.and_then(|()| room.take(&layer.unpacked, written(&whole)?.facts.room()));
         bar.failed_if(&done);
         self.unpacked(layer);
         done
@@ -215,9 +227,20 @@ impl Images {
         Ok(())
     }
 
-    async fn order(&self, order: Order, input: Option<std::fs::File>, bar: &Bar<'_>) -> Result<(), ImageError> {
+    /// `take` hears how much room is taken up by now, and may say that it is too much.
+    async fn order(
+        &self,
+        order: Order,
+        input: Option<std::fs::File>,
+        bar: &Bar<'_>,
+        take: impl Fn(u64) -> Result<(), ImageError> + Send + 'static,
+    ) -> Result<(), ImageError> {
         let (worker, written) = (self.worker.clone(), bar.writer());
-        let work = blocking(move || work::order(&worker, &order, input, &|bytes| written.at(bytes)));
+        let tell = move |bytes| {
+            written.at(bytes);
+            take(bytes)
+        };
+        let work = blocking(move || work::order(&worker, &order, input, &tell));
         bar.meanwhile(work).await.map(drop)
     }
 

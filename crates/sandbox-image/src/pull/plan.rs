@@ -15,17 +15,30 @@ use crate::{
 
 /// Lists within lists are followed so far.
 const NESTED: usize = 3;
+/// How the repositories of built-in templates begin, at `localhost`.
+const BUILT_IN: &str = "sandbox-mcp/";
 
 /// One image that can be made.
 pub struct Planned {
     /// What it will be called.
     pub name: Reference,
+    /// Who said so.
+    pub named: NamedBy,
     /// What it is.
     pub digest: Digest,
     /// What it needs.
     pub config: Config,
     /// What it is made of, the lowest first.
     pub layers: Vec<Layer>,
+}
+
+/// Who gave an image its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedBy {
+    /// Whoever asked for it: the name itself, or the file that it is called after.
+    Person,
+    /// What is in the archive or layout. That may be anybody's.
+    Content,
 }
 
 /// One layer.
@@ -61,7 +74,8 @@ pub async fn of_registry(repository: &Repository, image: &Reference, name: &Refe
             Document::Image(manifest) => {
                 let config = Config::parse(&blob(repository, &manifest.config).await?)?;
                 let layers = pair(&manifest, &config, |layer| Ok((None, Place::There(layer.clone()))))?;
-                return Ok(Planned { name: name.clone(), digest: Digest::of(&bytes), config, layers });
+                let (name, named) = (name.clone(), NamedBy::Person);
+                return Ok(Planned { name, named, digest: Digest::of(&bytes), config, layers });
             }
         }
     }
@@ -140,14 +154,16 @@ pub fn of_files(files: &Files, stem: &str, name: Option<&Reference>) -> Result<V
     };
     match (name, planned.len()) {
         (_, 0) => Err(ImageError::NoSource(format!("there is no image in {stem}"))),
-        (_, count) if count > limits::IMAGES => {
-            Err(ImageError::malformed(format!("there are more than {} images in it", limits::IMAGES)))
-        }
+        (_, count) if count > limits::IMAGES => Err(too_many()),
         (Some(_), count) if count > 1 => {
             Err(ImageError::NoSource(format!("there are {count} images in {stem}, so they cannot all have that name")))
         }
         _ => Ok(planned),
     }
+}
+
+fn too_many() -> ImageError {
+    ImageError::malformed(format!("there are more than {} images in it", limits::IMAGES))
 }
 
 fn saved(files: &Files, text: &[u8], stem: &str, name: Option<&Reference>) -> Result<Vec<Planned>, ImageError> {
@@ -157,11 +173,15 @@ fn saved(files: &Files, text: &[u8], stem: &str, name: Option<&Reference>) -> Re
     for Saved { config: file, repo_tags, layers: names } in all.into_iter().take(limits::IMAGES) {
         let tags = repo_tags.unwrap_or_default();
         let references = match name {
-            Some(name) => vec![name.clone()],
-            None if tags.is_empty() => vec![called(stem, "latest")?],
-            None => tags.iter().map(|tag| parse(tag)).collect::<Result<_, _>>()?,
+            Some(name) => vec![(name.clone(), NamedBy::Person)],
+            None if tags.is_empty() => vec![(called(stem, "latest")?, NamedBy::Person)],
+            None => tags.iter().take(limits::IMAGES + 1).map(|tag| inside(tag)).collect::<Result<_, _>>()?,
         };
-        for reference in references {
+        for (name, named) in references {
+            // Each has a configuration of its own in memory.
+            if planned.len() >= limits::IMAGES {
+                return Err(too_many());
+            }
             let text = files.read(&file, limits::CONFIG)?;
             let config = Config::parse(&text)?;
             if names.len() != config.diff_ids.len() {
@@ -177,7 +197,7 @@ fn saved(files: &Files, text: &[u8], stem: &str, name: Option<&Reference>) -> Re
                 Ok(Layer { size, packed: None, unpacked, place: Place::Here(found) })
             };
             let layers = names.iter().zip(&config.diff_ids).map(layer).collect::<Result<_, ImageError>>()?;
-            planned.push(Planned { name: reference, digest: Digest::of(&text), config, layers });
+            planned.push(Planned { name, named, digest: Digest::of(&text), config, layers });
         }
     }
     Ok(planned)
@@ -199,17 +219,17 @@ fn layout(files: &Files, index: &[u8], stem: &str, name: Option<&Reference>) -> 
     let mut planned = Vec::new();
     for entry in entries.into_iter().take(limits::IMAGES + 1) {
         let reference = match (name, named(entry)) {
-            (Some(name), _) => name.clone(),
-            (None, Some(text)) if text.contains(['/', ':']) => parse(&text)?,
-            (None, Some(tag)) => called(stem, &tag)?,
-            (None, None) => called(stem, "latest")?,
+            (Some(name), _) => (name.clone(), NamedBy::Person),
+            (None, Some(text)) if text.contains(['/', ':']) => inside(&text)?,
+            (None, Some(tag)) => (called(stem, &tag)?, NamedBy::Person),
+            (None, None) => (called(stem, "latest")?, NamedBy::Person),
         };
         planned.push(in_layout(files, entry, reference)?);
     }
     Ok(planned)
 }
 
-fn in_layout(files: &Files, entry: &Descriptor, name: Reference) -> Result<Planned, ImageError> {
+fn in_layout(files: &Files, entry: &Descriptor, (name, named): (Reference, NamedBy)) -> Result<Planned, ImageError> {
     let mut entry = entry.clone();
     let place = |descriptor: &Descriptor| format!("blobs/sha256/{}", descriptor.digest.hex());
     for _ in 0..NESTED {
@@ -228,15 +248,31 @@ fn in_layout(files: &Files, entry: &Descriptor, name: Reference) -> Result<Plann
                     }
                     Ok((Some(layer.digest.clone()), Place::Here(found)))
                 })?;
-                return Ok(Planned { name, digest: entry.digest, config, layers });
+                return Ok(Planned { name, named, digest: entry.digest, config, layers });
             }
         }
     }
     Err(ImageError::malformed("its manifest is a list of lists of lists"))
 }
 
-fn parse(text: &str) -> Result<Reference, ImageError> {
-    text.parse().map_err(|error| ImageError::malformed(format!("{error}")))
+/// A name that the content gives itself. Those of built-in templates stand for images that were made on this machine, and
+/// nothing that came from elsewhere is one because it says so.
+fn inside(text: &str) -> Result<(Reference, NamedBy), ImageError> {
+    let name: Reference = text.parse().map_err(|error| ImageError::malformed(format!("{error}")))?;
+    if name.registry() == "localhost" && name.repository().starts_with(BUILT_IN) {
+        let why = "names of built-in templates are given by you alone";
+        return Err(ImageError::NotItsName { name: name.to_string(), why: why.into() });
+    }
+    Ok((name, NamedBy::Content))
+}
+
+/// What is there already under a name is replaced only by whom a person calls so.
+pub fn check_name(planned: &Planned, there: Option<&Digest>) -> Result<(), ImageError> {
+    if planned.named == NamedBy::Person || there.is_none_or(|there| *there == planned.digest) {
+        return Ok(());
+    }
+    let why = "another image has that name already";
+    Err(ImageError::NotItsName { name: planned.name.to_string(), why: why.into() })
 }
 
 /// After the file that it came in, as an image of this machine only.
@@ -259,7 +295,50 @@ pub fn stem(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn an_archive_took_the_name_of_a_built_in_template() {
+        for name in ["localhost/sandbox-mcp/base", "localhost/sandbox-mcp/base:latest", "localhost/sandbox-mcp/new:1"] {
+            let told = inside(name).unwrap_err().advice();
+            assert!(told.contains(&format!("--name {name}")), "{told}");
+        }
+        for name in ["localhost/mine:1", "sandbox-mcp/base", "localhost:5000/sandbox-mcp/base", "debian"] {
+            assert_eq!(inside(name).unwrap().1, NamedBy::Content, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_archive_replaced_another_image_by_its_name() {
+        let planned = |named| Planned {
+            name: "debian".parse().unwrap(),
+            named,
+            digest: Digest::of(b"new"),
+            config: Config { env: Vec::new(), diff_ids: Vec::new() },
+            layers: Vec::new(),
+        };
+        let old = Digest::of(b"old");
+        assert!(check_name(&planned(NamedBy::Content), Some(&old)).is_err());
+        assert!(check_name(&planned(NamedBy::Content), Some(&Digest::of(b"new"))).is_ok());
+        assert!(check_name(&planned(NamedBy::Content), None).is_ok());
+        assert!(check_name(&planned(NamedBy::Person), Some(&old)).is_ok());
+    }
+
+    /// A configuration of up to 8 MiB was read for each tag before they were counted.
+    #[test]
+    fn an_archive_with_a_thousand_tags_was_read_a_thousand_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let tags: Vec<String> = (0..1000).map(|number| format!("x:{number}")).collect();
+        let manifest = serde_json::json!([{"Config": "config", "RepoTags": tags, "Layers": ["layer"]}]);
+        std::fs::write(folder.path().join("manifest.json"), manifest.to_string()).unwrap();
+        let config = serde_json::json!({"rootfs": {"diff_ids": [Digest::of(b"x").to_string()]}});
+        std::fs::write(folder.path().join("config"), config.to_string()).unwrap();
+        std::fs::write(folder.path().join("layer"), "x").unwrap();
+        let files = Files::Folder(folder.path().to_owned());
+        let told = of_files(&files, "x", None).map(drop).unwrap_err().to_string();
+        assert!(told.contains("more than 64 images"), "{told}");
+    }
 
     #[test]
     fn a_file_without_a_name_inside_gives_it() {

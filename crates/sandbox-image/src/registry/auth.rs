@@ -8,7 +8,8 @@ use url::Url;
 
 use super::{
     credentials::Credentials,
-    http::{Body, Client},
+    http::{Body, Client, host_of},
+    onward::{self, Peer},
 };
 use crate::ImageError;
 
@@ -78,6 +79,7 @@ struct Answer {
 /// The value of an `Authorization` header that answers a challenge, if there is one.
 pub async fn answer(
     client: &Client,
+    registry: (&Url, Peer),
     challenge: &Challenge,
     credentials: Option<&Credentials>,
     repository: &str,
@@ -89,7 +91,7 @@ pub async fn answer(
             let scope = scope.clone().unwrap_or_else(|| format!("repository:{repository}:pull"));
             let mut asked: Vec<(&str, String)> = vec![("scope", scope)];
             asked.extend(service.clone().map(|service| ("service", service)));
-            token(client, realm, asked, credentials).await
+            token(client, registry, realm, asked, credentials).await
         }
     }
 }
@@ -100,12 +102,19 @@ fn basic(name: &str, password: &str) -> String {
 
 async fn token(
     client: &Client,
+    (registry, peer): (&Url, Peer),
     realm: &str,
     mut asked: Vec<(&str, String)>,
     credentials: Option<&Credentials>,
 ) -> Result<Option<String>, ImageError> {
     let strange = |why: String| ImageError::Answer { registry: format!("the token server {realm}"), why };
     let mut url = Url::parse(realm).map_err(|error| strange(error.to_string()))?;
+    // The registry chose it, and a password goes there.
+    let refused = |why| ImageError::Answer {
+        registry: host_of(registry),
+        why: format!("that tokens are given at {why}; nobody is asked there"),
+    };
+    let reach = onward::allowed(registry, peer, &url).map_err(refused)?;
     let request = Request::builder();
     let request = match credentials {
         Some(Credentials::Identity(identity)) => {
@@ -128,7 +137,7 @@ async fn token(
         }
     };
     let request = request.map_err(|error| strange(error.to_string()))?;
-    let response = client.send(&url, request).await?;
+    let response = client.send(&url, reach, request).await?;
     match response.status() {
         StatusCode::OK => {}
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Ok(None),

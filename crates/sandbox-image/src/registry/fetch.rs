@@ -17,8 +17,8 @@ use super::{
     auth::{self, Challenge},
     credentials,
     endpoint::Endpoint,
-    http::{Body, Client, host_of},
-    is_loopback,
+    http::{Body, Client},
+    onward::{self, Peer, Reach},
 };
 use crate::{
     Digest, ImageError, limits,
@@ -183,7 +183,9 @@ impl Remote {
             .collect();
         let credentials = credentials::find(&self.endpoint.registry, &self.repository);
         let Some(challenge) = Challenge::parse(&asked) else { return Err(self.unauthorized(credentials.as_ref())) };
-        let answer = auth::answer(&self.client, &challenge, credentials.as_ref(), &self.repository).await?;
+        let answer =
+            auth::answer(&self.client, (url, Peer::of(&response)), &challenge, credentials.as_ref(), &self.repository)
+                .await?;
         let Some(answer) = answer else { return Err(self.unauthorized(credentials.as_ref())) };
         *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.clone());
         let response = self.follow(url, headers, Some(&answer)).await?;
@@ -200,7 +202,7 @@ impl Remote {
         headers: &[(header::HeaderName, String)],
         authorization: Option<&str>,
     ) -> Result<Response<Incoming>, ImageError> {
-        let mut here = url.clone();
+        let (mut here, mut reach) = (url.clone(), Reach::Any);
         for _ in 0..=REDIRECTIONS {
             let mut request = Request::builder().method(Method::GET);
             for (name, value) in headers {
@@ -211,17 +213,15 @@ impl Remote {
                 request = request.header(header::AUTHORIZATION, value);
             }
             let request = request.body(Body::default()).map_err(|error| self.strange(error.to_string()))?;
-            let response = self.client.send(&here, request).await?;
+            let response = self.client.send(&here, reach, request).await?;
             if !response.status().is_redirection() {
                 return Ok(response);
             }
             let to = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
             let to =
                 to.and_then(|to| here.join(to).ok()).ok_or_else(|| self.strange("a redirection to nowhere".into()))?;
-            let inward = !here.host_str().is_some_and(is_loopback) && to.host_str().is_some_and(is_loopback);
-            if (here.scheme() == "https" && to.scheme() != "https") || inward {
-                return Err(self.strange(format!("a redirection to {}, which is not followed", host_of(&to))));
-            }
+            let refused = |why| self.strange(format!("a redirection to {why}; it is not followed"));
+            reach = onward::allowed(&here, Peer::of(&response), &to).map_err(refused)?;
             here = to;
         }
         Err(self.strange("one redirection after another".into()))

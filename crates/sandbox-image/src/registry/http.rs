@@ -1,7 +1,7 @@
 //! Requests over HTTP, with TLS wherever the other side is not this machine. One connection each: a pull makes few, and
 //! most of them are long.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -18,7 +18,10 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::{CONNECT, Registries, SILENCE};
+use super::{
+    CONNECT, Registries, SILENCE,
+    onward::{Peer, Reach},
+};
 use crate::ImageError;
 
 /// What is sent along.
@@ -51,14 +54,25 @@ impl Client {
     }
 
     /// Sends a request and gives the beginning of its answer.
-    pub async fn send(&self, url: &Url, mut request: Request<Body>) -> Result<Response<Incoming>, ImageError> {
+    pub async fn send(
+        &self,
+        url: &Url,
+        reach: Reach,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, ImageError> {
         let failed = |why: String| ImageError::Unreachable { registry: host_of(url), why };
         let host = url.host_str().ok_or_else(|| failed("the address has no host".into()))?;
         let port = url.port_or_known_default().ok_or_else(|| failed("the address has no port".into()))?;
-        let stream: Box<dyn Stream> = match url.scheme() {
-            "https" => Box::new(self.secure(host, port).await.map_err(failed)?),
-            "http" if self.registries.is_insecure(host, port) => Box::new(connect(host, port).await.map_err(failed)?),
+        let secure = match url.scheme() {
+            "https" => true,
+            "http" if self.registries.is_insecure(host, port) => false,
             _ => return Err(failed(format!("{url} has no TLS, and the host is not listed in `insecure_registries`"))),
+        };
+        let stream = connect(host, port, reach).await.map_err(failed)?;
+        let peer = Peer::at(&stream);
+        let stream: Box<dyn Stream> = match secure {
+            true => Box::new(self.secure(host, stream).await.map_err(failed)?),
+            false => Box::new(stream),
         };
         let path = match url.query() {
             Some(query) => format!("{}?{query}", url.path()),
@@ -78,13 +92,14 @@ impl Client {
             tokio::spawn(connection);
             sender.send_request(request).await
         });
-        answered.await.map_err(failed)
+        let mut answered = answered.await.map_err(failed)?;
+        answered.extensions_mut().insert(peer);
+        Ok(answered)
     }
 
-    async fn secure(&self, host: &str, port: u16) -> Result<impl Stream + use<>, String> {
+    async fn secure(&self, host: &str, stream: TcpStream) -> Result<impl Stream + use<>, String> {
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(|error| error.to_string())?;
-        let stream = connect(host, port).await?;
         within(CONNECT, self.tls.connect(name, stream)).await.map_err(|error| format!("TLS: {error}"))
     }
 
@@ -119,9 +134,15 @@ pub async fn next(body: &mut Incoming) -> Option<Result<Bytes, String>> {
     }
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+/// Exactly to an address that was looked at.
+async fn connect(host: &str, port: u16, reach: Reach) -> Result<TcpStream, String> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = within(CONNECT, TcpStream::connect((bare, port))).await?;
+    let found: Vec<SocketAddr> = within(CONNECT, tokio::net::lookup_host((bare, port))).await?.collect();
+    let admitted = reach.admitted(found);
+    if admitted.is_empty() {
+        return Err("a registry sends us there, and it leads to this machine or a private network".into());
+    }
+    let stream = within(CONNECT, TcpStream::connect(&admitted[..])).await?;
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }

@@ -5,6 +5,7 @@ mod credentials;
 mod endpoint;
 pub(crate) mod fetch;
 mod http;
+mod onward;
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 

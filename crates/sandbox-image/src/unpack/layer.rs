@@ -2,7 +2,7 @@
 //! when layers are put together.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ffi::CString,
     fs::File,
     io::{Read, Write},
@@ -22,13 +22,22 @@ use super::{
     name::{Meaning, Name, shown},
     tree::{Attributes, Missing, Owners, Tree, failed, remove_at},
 };
-use crate::{ImageError, limits::Limits};
+use crate::{
+    ImageError,
+    limits::{BLOCK, Limits, PATHS},
+};
+
+/// A folder is made twice: in its layer, and where layers are put together.
+const OF_FOLDER: u64 = 2 * BLOCK;
 
 /// What is known about an unpacked layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerFacts {
     /// Bytes of its files.
     pub size: u64,
+    /// Bytes that it takes up: whole blocks, and one at least for whatever has a name.
+    #[serde(default)]
+    pub taken: u64,
     /// Files, folders and links.
     pub entries: u64,
     /// What it removes from lower layers.
@@ -39,6 +48,13 @@ pub struct LayerFacts {
     pub implied: Vec<Path8>,
     /// Devices that were left out; every sandbox has its own.
     pub devices: u64,
+}
+
+impl LayerFacts {
+    /// What it takes up of the room for images.
+    pub fn room(&self) -> u64 {
+        self.taken.max(self.size)
+    }
 }
 
 /// A path of any bytes, as text of hexadecimal digits where it is not text.
@@ -53,8 +69,8 @@ pub enum Path8 {
 
 impl Path8 {
     /// To be written down.
-    pub fn of(name: &Name) -> Self {
-        String::from_utf8(name.to_bytes()).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
+    pub fn of(path: Vec<u8>) -> Self {
+        String::from_utf8(path).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
     }
 
     /// Checked again when it is read.
@@ -80,7 +96,7 @@ pub fn unpack(
         owners,
         facts: LayerFacts::default(),
         folders: BTreeMap::new(),
-        implied: BTreeSet::new(),
+        remembered: 0,
         buffer: vec![0; 256 << 10],
     };
     let mut archive = Archive::new(reader);
@@ -90,7 +106,8 @@ pub fn unpack(
             return Err(ImageError::malformed(format!("a layer has more than {} entries", limits.entries)));
         }
         unpacking.take(entry, &mut archive, limits)?;
-        tell(unpacking.facts.size);
+        unpacking.check(limits)?;
+        tell(unpacking.facts.taken);
     }
     unpacking.finish()
 }
@@ -100,8 +117,10 @@ struct Unpacking {
     owners: Owners,
     facts: LayerFacts,
     /// Attributes of folders are given at the end: what is made in them would change their times.
-    folders: BTreeMap<Vec<CString>, Attributes>,
-    implied: BTreeSet<Vec<CString>>,
+    /// Those that the layer does not describe have none. Paths are kept in one piece: a layer can have many, of many parts.
+    folders: BTreeMap<Vec<u8>, Option<Attributes>>,
+    /// Bytes of all paths that are kept.
+    remembered: usize,
     buffer: Vec<u8>,
 }
 
@@ -112,12 +131,14 @@ impl Unpacking {
             Meaning::Whiteout(name) => {
                 let Some((above, _)) = name.split() else { return Ok(()) };
                 self.make_way(above)?;
-                self.facts.whiteouts.push(Path8::of(&name));
+                let path = self.remember(&name);
+                self.facts.whiteouts.push(Path8::of(path));
                 return Ok(());
             }
             Meaning::Opaque(name) => {
                 self.make_way(name.parts())?;
-                self.facts.opaque.push(Path8::of(&name));
+                let path = self.remember(&name);
+                self.facts.opaque.push(Path8::of(path));
                 return Ok(());
             }
             Meaning::Entry(name) => name,
@@ -149,10 +170,13 @@ impl Unpacking {
 
     /// Folders above an entry. Those that the layer has not described are made as usual.
     fn make_way(&mut self, parts: &[CString]) -> Result<BorrowedFd<'_>, ImageError> {
-        let (implied, entries) = (&mut self.implied, &mut self.facts.entries);
+        let (folders, facts, remembered) = (&mut self.folders, &mut self.facts, &mut self.remembered);
         let mut tell = |parts: &[CString]| {
-            implied.insert(parts.to_vec());
-            *entries += 1;
+            let path = Name::of(parts).to_bytes();
+            *remembered += path.len();
+            folders.insert(path, None);
+            facts.entries += 1;
+            facts.taken = facts.taken.saturating_add(OF_FOLDER);
         };
         let folder = self.tree.folder(parts, Missing::Made(&mut tell))?;
         folder.ok_or_else(|| ImageError::malformed("a folder could not be made"))
@@ -174,8 +198,9 @@ impl Unpacking {
             };
             replaced.map_err(|error| failed("making", name.parts(), error))?;
         }
-        self.implied.remove(name.parts());
-        self.folders.insert(name.parts().to_vec(), attributes.of_folder(self.owners));
+        let path = self.remember(name);
+        self.folders.insert(path, Some(attributes.of_folder(self.owners)));
+        self.facts.taken = self.facts.taken.saturating_add(OF_FOLDER);
         Ok(())
     }
 
@@ -188,10 +213,9 @@ impl Unpacking {
         limits: Limits,
     ) -> Result<(), ImageError> {
         self.facts.size = self.facts.size.saturating_add(size);
-        if self.facts.size > limits.bytes {
-            let most = limits.bytes >> 20;
-            return Err(ImageError::malformed(format!("a layer has files of more than {most} MiB")));
-        }
+        let blocks = size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
+        self.facts.taken = self.facts.taken.saturating_add(blocks.saturating_sub(BLOCK));
+        self.check(limits)?;
         let owners = self.owners;
         let made = self.make(name, |folder, last| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -274,6 +298,7 @@ impl Unpacking {
         make: impl Fn(BorrowedFd<'_>, &std::ffi::CStr) -> rustix::io::Result<T>,
     ) -> Result<T, ImageError> {
         let Some((above, last)) = name.split() else { return Err(ImageError::malformed("the root is no folder")) };
+        self.facts.taken = self.facts.taken.saturating_add(BLOCK);
         let folder = self.make_way(above)?;
         let made = match make(folder, last) {
             Err(Errno::EXIST) => remove_at(folder, last).and_then(|()| make(folder, last)),
@@ -284,22 +309,48 @@ impl Unpacking {
 
     /// Folders get their attributes, the innermost first. One that was replaced by something else meanwhile has none.
     fn finish(mut self) -> Result<LayerFacts, ImageError> {
-        for parts in &self.implied {
-            self.folders.insert(parts.clone(), Attributes::PLAIN.of_folder(self.owners));
+        let folders = std::mem::take(&mut self.folders);
+        let root = Name::default();
+        for (path, attributes) in folders.iter().rev().filter(|(path, _)| **path != root.to_bytes()) {
+            self.give(&Name::parse(path)?, attributes.unwrap_or(Attributes::PLAIN.of_folder(self.owners)))?;
         }
-        let root = Vec::new();
-        self.folders.entry(root).or_insert(Attributes::PLAIN);
-        for (parts, attributes) in std::mem::take(&mut self.folders).iter().rev() {
-            match self.tree.folder(parts, Missing::Reported) {
-                Ok(Some(folder)) => {
-                    attributes.apply(folder, self.owners).map_err(|error| failed("giving an owner to", parts, error))?
-                }
-                Ok(None) | Err(ImageError::Malformed(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.facts.implied = self.implied.iter().map(|parts| Path8::of(&Name::of(parts))).collect();
+        self.give(&root, folders.get(&root.to_bytes()).copied().flatten().unwrap_or(Attributes::PLAIN))?;
+        let implied = folders.into_iter().filter(|(_, attributes)| attributes.is_none());
+        self.facts.implied = implied.map(|(path, _)| Path8::of(path)).collect();
         Ok(self.facts)
+    }
+
+    fn give(&mut self, name: &Name, attributes: Attributes) -> Result<(), ImageError> {
+        match self.tree.folder(name.parts(), Missing::Reported) {
+            Ok(Some(folder)) => {
+                let given = attributes.apply(folder, self.owners);
+                given.map_err(|error| failed("giving an owner to", name.parts(), error))
+            }
+            Ok(None) | Err(ImageError::Malformed(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A path that is kept until the end.
+    fn remember(&mut self, name: &Name) -> Vec<u8> {
+        let path = name.to_bytes();
+        self.remembered += path.len();
+        path
+    }
+
+    /// Neither the disk nor memory is used up.
+    fn check(&self, limits: Limits) -> Result<(), ImageError> {
+        if self.facts.taken > limits.bytes {
+            let most = limits.bytes >> 20;
+            let what =
+                format!("a layer takes up more than the {most} MiB that the setting `image_budget` leaves for it");
+            return Err(ImageError::malformed(what));
+        }
+        if self.remembered > PATHS {
+            let most = PATHS >> 20;
+            return Err(ImageError::malformed(format!("the paths of a layer's folders are longer than {most} MiB")));
+        }
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{
-    layer::{LayerFacts, Path8},
+    layer::LayerFacts,
     name::Name,
     tree::{Attributes, FOLDER, Missing, Owners, Tree, clear, entries, failed, remove_at},
 };
@@ -33,7 +33,8 @@ pub fn add(root: &Path, layer: &Path, facts: &LayerFacts, owners: Owners) -> Res
     }
     let from = rustix::fs::openat(CWD, layer, FOLDER, Mode::empty());
     let from = from.map_err(|error| failed("entering", &[], error))?;
-    let implied: Result<BTreeSet<Name>, ImageError> = facts.implied.iter().map(Path8::name).collect();
+    let implied: Result<BTreeSet<Vec<u8>>, ImageError> =
+        facts.implied.iter().map(|path| path.name().map(|name| name.to_bytes())).collect();
     let mut merging = Merging { owners, implied: implied?, here: Vec::new() };
     let fresh = entries(tree.root()).map_err(|error| failed("reading", &[], error))?.is_empty();
     let lies = if fresh { Beneath::Nothing } else { Beneath::Something };
@@ -73,7 +74,7 @@ fn empty(tree: &mut Tree, name: &Name) -> Result<(), ImageError> {
 
 struct Merging {
     owners: Owners,
-    implied: BTreeSet<Name>,
+    implied: BTreeSet<Vec<u8>>,
     here: Vec<CString>,
 }
 
@@ -89,7 +90,7 @@ impl Merging {
             self.here.pop();
         }
         // A folder that the layer only went through stays as lower ones described it.
-        let described = beneath == Beneath::Nothing || !self.implied.contains(&Name::of(&self.here));
+        let described = beneath == Beneath::Nothing || !self.implied.contains(&Name::of(&self.here).to_bytes());
         let attributes = if described { Attributes::read(from)? } else { before };
         attributes.apply(to, self.owners)
     }

@@ -122,8 +122,8 @@ impl Settings {
             why: why.trim_end_matches('.').to_owned(),
             fix: format!(
                 "Build it once, in a copy of this program's repository: `docker build -t {image} -f docker/Dockerfile.{recipe} \
-                 docker`; for the embedded backend then `docker save -o {name}.tar {image}` and `sandbox-mcp pull {name}.tar`. \
-                 Or let the operator write another image: `[templates.{name}]`, `image = …` (docs/templates.md)"
+                 docker`; for the embedded backend then `docker save -o {name}.tar {image}` and `sandbox-mcp pull {name}.tar \
+                 --name {image}`. Or let the operator write another image: `[templates.{name}]`, `image = …` (docs/templates.md)"
             ),
         }
     }

@@ -120,6 +120,37 @@ fn what_is_no_image_is_said_to_be_none() {
     assert!(Path::new(text).exists() && here.names().is_empty());
 }
 
+#[test]
+fn a_file_made_itself_the_image_of_a_template() {
+    let here = Here::new();
+    let (name, path, layout) =
+        ("localhost/sandbox-mcp/base:latest", here.path().join("gift.tar"), here.path().join("gift"));
+    Image::small().save(&path, name);
+    Image::small().write_layout(&layout, Some(name));
+    for gift in [&path, &layout] {
+        let said = here.refused(&["pull", gift.to_str().unwrap()]);
+        assert!(said.contains("calls itself localhost/sandbox-mcp/base") && said.contains("--name"), "{said}");
+    }
+    assert!(here.names().is_empty());
+    here.ok(&["pull", path.to_str().unwrap(), "--name", name]);
+    assert_eq!(here.names(), [name]);
+}
+
+#[test]
+fn a_file_put_itself_in_the_place_of_another_image() {
+    let here = Here::new();
+    let small = saved(&here, &Image::small());
+    here.ok(&["pull", &small]);
+    here.ok(&["pull", &small]);
+    let other = here.path().join("other.tar");
+    Image::new(&[layer(&programs())], gzip).save(&other, "small:1");
+    let said = here.refused(&["pull", other.to_str().unwrap()]);
+    assert!(said.contains("another image has that name already"), "{said}");
+    assert_eq!(here.sh("small:1", "cat /etc/upper"), "upper\n");
+    here.ok(&["pull", other.to_str().unwrap(), "--name", "small:1"]);
+    assert_eq!(here.sh("small:1", "cat /etc/upper 2>/dev/null || echo replaced"), "replaced\n");
+}
+
 /// With the runtime that SANDBOX_TESTS_OCI_RUNTIME names; tests/engines/oci does.
 #[test]
 fn an_image_runs_on_an_oci_runtime() {

@@ -223,3 +223,40 @@ fn a_bomb_does_not_go_off() {
     assert!(said.contains("description that is too long"), "{said}");
     assert_eq!((here.kept(), here.rubbish()), (0, Vec::new()));
 }
+
+/// 388 KB with a budget of 64 MiB left 360 MiB: only compressed sizes were added up.
+#[test]
+fn many_layers_took_up_more_than_all_images_may() {
+    let here = Here::in_memory().with("SANDBOX_MCP_IMAGE_BUDGET", "16MiB");
+    let path = here.path().join("image.tar");
+    let layers: Vec<_> = (0..6_u8).map(|number| layer(&[file("zeros", &vec![number; 8 << 20])])).collect();
+    Image::new(&layers, gzip).save(&path, "many:1");
+    assert!(fs::metadata(&path).unwrap().len() < 1 << 20);
+    let said = here.refused(&["pull", path.to_str().unwrap()]);
+    assert!(said.contains("the image is refused") && said.contains("image_budget"), "{said}");
+    assert_eq!((here.names(), here.kept(), here.rubbish()), (Vec::new(), 0, Vec::new()));
+}
+
+#[test]
+fn thousands_of_empty_files_took_up_nothing() {
+    let here = Here::in_memory().with("SANDBOX_MCP_IMAGE_BUDGET", "16MiB");
+    let path = here.path().join("image.tar");
+    let files: Vec<_> = (0..5000).map(|number| file(&format!("f{number}"), b"")).collect();
+    Image::new(&[layer(&files)], gzip).save(&path, "empty:1");
+    let said = here.refused(&["pull", path.to_str().unwrap()]);
+    assert!(said.contains("the image is refused") && said.contains("image_budget"), "{said}");
+    assert_eq!((here.kept(), here.rubbish()), (0, Vec::new()));
+}
+
+/// 373 KB took 370 MB of memory: each folder on the way was remembered with all of its parts.
+#[test]
+fn long_paths_took_all_memory() {
+    let here = Here::in_memory();
+    let path = here.path().join("image.tar");
+    let deep = format!("{}/", "x".repeat(200)).repeat(18);
+    let files: Vec<_> = (0..2200).map(|number| file(&format!("{number}/{deep}file"), b"")).collect();
+    Image::new(&[layer(&files)], gzip).save(&path, "deep:1");
+    let said = here.refused(&["pull", path.to_str().unwrap()]);
+    assert!(said.contains("the image is refused") && said.contains("paths of a layer's folders"), "{said}");
+    assert_eq!((here.kept(), here.rubbish()), (0, Vec::new()));
+}

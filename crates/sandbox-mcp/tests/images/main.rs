@@ -10,6 +10,7 @@ mod debian;
 mod hostile;
 mod killed;
 mod kit;
+mod onward;
 mod proxy;
 mod pull;
 mod registry;
