@@ -49,9 +49,10 @@ pub async fn this_machines_programs_can_be_changed_in_a_layer_of_ones_own(bench:
             cp /usr/bin/tac /usr/bin/tac.copy; mv /usr/bin/tac.copy /usr/bin/tac; echo x | tac
             rm /usr/bin/sed; ! command -v sed; set -- /usr/share/*/; rm -r "$1"; test ! -e "$1"
             mv "$2" /usr/share/renamed; test -d /usr/share/renamed && test ! -e "$2"
-            echo '127.0.0.1 changed' >> /etc/hosts; grep -c changed /etc/hosts; ls /etc/hosts | tee /etc/list; rm /etc/hosts
+            if grep -q ' /etc/hosts [^ ]* ro' /proc/mounts; then echo 1; else
+                echo '127.0.0.1 changed' >> /etc/hosts; grep -c changed /etc/hosts; fi; ls /etc/hosts | tee /etc/list; rm /etc/hosts
             cat /etc/shadow > /dev/null 2>&1 || test "$(id -u)" != 0; echo done"#;
-        // An engine mounts that file by itself.
+        // An engine mounts that file by itself, or gets one of this machine's from us, which nobody inside may write.
         let script = if bench.is_of_this_machine() { script.to_owned() } else { script.replace("; rm /etc/hosts", "") };
         let outcome = sh(&client, &script).await;
         assert_eq!(outcome.text(), "x\n1\n/etc/hosts\ndone", "{name}: {outcome:?}");
