@@ -1,18 +1,21 @@
 //! Ending containers and removing what belongs to them. Every step may be repeated.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, io, os::fd::OwnedFd, path::Path, pin::pin, time::Duration};
 
 use bollard::{
     Docker,
-    query_parameters::{RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder},
+    query_parameters::{InspectContainerOptions, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder},
 };
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_core::{Error, Result};
 
-use crate::{failure, fault};
+use crate::{engine::Engine, failure, fault};
 
 /// Tries, because an engine may be just doing it.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
+/// An engine ends what listens to it sooner than this.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Ends a container and removes it with what was made for it alone, so not with volumes that have a name; fine where there is
 /// none.
@@ -20,6 +23,31 @@ pub async fn container(docker: &Docker, name: &str) -> Result<()> {
     remove(docker, name).await?;
     fault::point("container_removed");
     Ok(())
+}
+
+/// The same of one with a kernel of its own, which may be too busy to be ended by its engine: a fork bomb kept gVisor from
+/// hearing of it for minutes. After a while its process is killed, where that is on this machine.
+pub async fn container_with_kernel(engine: &Engine, name: &str) -> Result<()> {
+    let kernel = if engine.nature.here { first_process(&engine.docker, name).await } else { None };
+    let mut removing = pin!(container(&engine.docker, name));
+    if let Ok(removed) = tokio::time::timeout(LONG, &mut removing).await {
+        return removed;
+    }
+    if let Some(kernel) = kernel {
+        let _ = pidfd_send_signal(&kernel, Signal::KILL);
+    }
+    removing.await
+}
+
+/// By a descriptor, and only if the container has the same one after that was opened: numbers are used again.
+async fn first_process(docker: &Docker, name: &str) -> Option<OwnedFd> {
+    let number = async || {
+        let found = docker.inspect_container(name, None::<InspectContainerOptions>).await.ok()?;
+        Pid::from_raw(found.state?.pid.and_then(|pid| i32::try_from(pid).ok())?)
+    };
+    let before = number().await?;
+    let process = pidfd_open(before, PidfdFlags::empty()).ok()?;
+    (number().await == Some(before)).then_some(process)
 }
 
 async fn remove(docker: &Docker, name: &str) -> Result<()> {

@@ -205,7 +205,10 @@ impl Sandbox for DockerSandbox {
 
     async fn destroy(&self) -> Result<()> {
         let engine = self.engine().await?;
-        removal::container(&engine.docker, &self.record.container).await?;
+        match engine.nature.own_kernel(self.facts.spec.policy.privileges.runtime.as_deref()) {
+            true => removal::container_with_kernel(engine, &self.record.container).await?,
+            false => removal::container(&engine.docker, &self.record.container).await?,
+        }
         self.gone.store(true, Ordering::Relaxed);
         for volume in &self.record.volumes {
             removal::volume(&engine.docker, volume).await?;
