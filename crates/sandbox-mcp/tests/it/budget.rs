@@ -67,7 +67,7 @@ async fn a_program_that_asks_twenty_times_at_once_never_spends_more_than_its_bud
     let refused = client.output(done["session_id"].as_str().unwrap(), "cat refused.txt").await;
     assert_eq!(refused.matches("400 ").count(), 3, "{refused}");
     assert!(refused.contains("only answers questions") && refused.contains("twice"), "{refused}");
-    assert!(refused.contains("`web_fetch_20250910` would be done by the model's server"), "{refused}");
+    assert!(refused.contains("`web_fetch_20250910`: that would be done by the model's server"), "{refused}");
 }
 
 #[tokio::test]
