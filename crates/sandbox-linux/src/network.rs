@@ -265,7 +265,7 @@ fn without_route() -> u64 {
 }
 
 /// For IPv4 a line of names and a line of numbers, for IPv6 a line for each (proc_pid_net(5)).
-fn packets_without_route(snmp: &str, snmp6: &str) -> u64 {
+pub fn packets_without_route(snmp: &str, snmp6: &str) -> u64 {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Ip: "));
     let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     let four =

@@ -130,7 +130,11 @@ fn inflate(
         }
         total += filled as u64;
         if total > most {
-            let why = format!("it becomes larger than {} MiB, which is more than is taken of such a layer", most >> 20);
+            let why = format!(
+                "it becomes larger than {} MiB, which is more than is taken of such a layer, or than the setting `image_budget` \
+                 leaves for it",
+                most >> 20
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         chunk.truncate(filled);

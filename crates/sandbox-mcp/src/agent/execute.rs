@@ -95,6 +95,7 @@ pub async fn execute(
         tokio::select! {
             worked = &mut working => return worked,
             () = stop => worker.mailbox().interrupt(),
+            () = worker.mailbox().interrupted() => {}
         }
         // Who ends by themselves know what a follow-up goes on with; who does not is killed.
         tokio::time::timeout(FAREWELL, working).await.unwrap_or(Err(WorkError::Interrupted))

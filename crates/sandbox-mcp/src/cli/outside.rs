@@ -5,17 +5,22 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use sandbox_core::{Denial, Door, Policy, SandboxSpec};
+use sandbox_core::{Denial, Door, Policy, SandboxSpec, exec::Exec};
 use sandbox_egress::{Adviser, Doors, Engine, Reader, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
 
 use super::{descriptors, screen};
-use crate::sandboxes::{Event, History, way_out};
+use crate::sandboxes::{Event, History, JobEvent, Session, way_out};
 
 /// Refusals that are told.
 const TOLD: usize = 5;
+/// What a kernel counts about its network, at most.
+const COUNTS: usize = 64 << 10;
+/// Nobody waits longer for a hint.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Serves doors until the sandbox is gone; then an account of what was refused. What was connected goes to the history.
 pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec, state: &Path) {
@@ -55,6 +60,28 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
 /// Says what was refused.
 pub(super) fn tell(account: &[u8]) {
     say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default());
+}
+
+/// Whether something in a sandbox without a network wanted to go somewhere, as its kernel counts it.
+pub(super) async fn wanted_network(session: &Session) -> bool {
+    if session.facts().spec.policy.reaches_something() {
+        return false;
+    }
+    let Ok(client) = session.client().await else { return false };
+    let count = Exec::argv(["cat", "/proc/net/snmp", "/proc/net/snmp6"]);
+    let Ok(mut counted) = client.spawn(&count).await else { return false };
+    let mut told = Vec::new();
+    let look = async {
+        while let Ok(JobEvent::Output { data, .. }) = counted.next().await {
+            told.extend(data);
+            if told.len() > COUNTS {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(A_MOMENT, look).await;
+    let told = String::from_utf8_lossy(&told);
+    sandbox_linux::packets_without_route(&told, &told) > 0
 }
 
 /// Says why nothing could be connected where nothing is refused one by one, because there is nowhere to go.

@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io::{IsTerminal, Read, Write, stderr},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -166,12 +167,21 @@ pub(super) fn yes_once(text: &str, patience: Duration) -> Option<bool> {
 }
 
 /// One word, small and without spaces around it.
-pub(super) fn one_word(question: &str) -> Option<String> {
-    let mut terminal = terminal()?;
+pub(super) fn one_word(question: &str, over: &AtomicBool) -> Option<String> {
+    let (mut terminal, end) = (terminal()?, Instant::now() + PATIENCE);
     let _ = tcflush(&terminal, QueueSelector::IFlush);
     write!(terminal, "\n{question}").and_then(|()| terminal.flush()).ok()?;
-    Some(line(&mut terminal, PATIENCE)?.trim().to_ascii_lowercase())
+    while !over.load(Ordering::Relaxed) && Instant::now() < end {
+        if let Some(typed) = line(&mut terminal, GLANCE) {
+            return Some(typed.trim().to_ascii_lowercase());
+        }
+    }
+    let _ = writeln!(terminal);
+    None
 }
+
+/// How often somebody who waits for an answer looks whether it still matters.
+const GLANCE: Duration = Duration::from_millis(200);
 
 /// A person who was asked what to do may think about it, but the task goes on meanwhile.
 const PATIENCE: Duration = Duration::from_secs(300);

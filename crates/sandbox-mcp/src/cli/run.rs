@@ -3,6 +3,8 @@
 //! Where a person sits at a terminal, another process of ours does the work ([`super::apart`]), and this one watches
 //! ([`super::watch`]): so the person may leave and the task goes on.
 
+use std::pin::pin;
+
 use tokio::sync::mpsc;
 
 use super::{
@@ -18,7 +20,7 @@ use super::{
     screen, terminal, uploads, watch,
 };
 use crate::{
-    agent::{self, Note, TaskFile, TaskPlace, TaskRequest, TaskStatus},
+    agent::{self, Mailbox, Note, TaskFile, TaskPlace, TaskRequest, TaskStatus},
     app::App,
     config::Settings,
     sandboxes::{Lifetime, access::Person},
@@ -26,7 +28,10 @@ use crate::{
 
 pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow::Result<u8> {
     // All is looked at before anything is made: a name that is mistyped costs nothing.
-    let files = uploads::gather(&args.files, &args.data)?;
+    let files = uploads::gather(&args.files, &args.data, &settings.state)?;
+    if args.session.is_none() {
+        uploads::check_room(&files, agent::policy(&settings, args.level)?.limits.disk)?;
+    }
     let archive = args.archive.as_deref().map(|file| Archive::begin(file, args.force)).transpose()?;
     if archive.is_none() {
         results::check(args.out.as_deref())?;
@@ -39,11 +44,15 @@ pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow
     let app = App::make(settings)?;
     let view = if args.apart { View::Apart(Apart::start()) } else { View::Here(Box::new(Live::start())) };
     let stopped = view.stopped();
+    let mailbox = Mailbox::default();
+    let mut working = pin!(work(&app, args, files, archive, answer, view, mailbox.clone()));
     let code = tokio::select! {
-        code = work(&app, args, files, archive, answer, view) => code,
+        code = &mut working => code,
+        // Whoever asks a second time is not waited for.
         signal = terminal::stop_asked() => {
-            screen::tell("stopped");
-            Ok(128 + signal)
+            screen::tell("stopping; what was made so far is taken out");
+            mailbox.interrupt();
+            working.await.map(|_| 128 + signal)
         }
         () = stopped => Ok(128 + 1),
     };
@@ -96,6 +105,7 @@ async fn work(
     archive: Option<Archive>,
     answer: Answer,
     mut view: View,
+    mailbox: Mailbox,
 ) -> anyhow::Result<u8> {
     let caller = args.session.as_ref().map_or_else(|| app.caller.clone(), |id| app.owner_of(id));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
@@ -124,6 +134,7 @@ async fn work(
         budget_usd: args.budget,
         max_turns: args.max_turns,
         timeout: args.timeout,
+        mailbox,
         ..TaskRequest::new(args.task, place)
     };
     let (notes, mut shown) = mpsc::channel(64);

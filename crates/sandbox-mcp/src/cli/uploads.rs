@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use base64::{Engine, prelude::BASE64_STANDARD};
+use sandbox_core::Bytes;
 
 use super::screen;
 use crate::agent::{Content, TaskFile};
@@ -18,9 +19,9 @@ const MOST: usize = 10_000;
 /// Folders in folders.
 const DEEPEST: usize = 64;
 
-/// All that was named, under the paths that it will have in /workspace.
-pub(super) fn gather(named: &[PathBuf], data: &[(String, String)]) -> anyhow::Result<Vec<TaskFile>> {
-    let mut gathered = Gathered::default();
+/// All that was named, under the paths that it will have in /workspace, but for what this program keeps itself.
+pub(super) fn gather(named: &[PathBuf], data: &[(String, String)], state: &Path) -> anyhow::Result<Vec<TaskFile>> {
+    let mut gathered = Gathered { state: state.to_owned(), ..Gathered::default() };
     for path in named {
         gathered.add(path)?;
     }
@@ -35,8 +36,27 @@ pub(super) fn gather(named: &[PathBuf], data: &[(String, String)]) -> anyhow::Re
     Ok(gathered.files)
 }
 
+/// Fails where files take more room than a sandbox has: that is better said before they are copied for minutes.
+pub(super) fn check_room(files: &[TaskFile], room: Bytes) -> anyhow::Result<()> {
+    let size = |file: &TaskFile| match &file.content {
+        Content::Path(path) => fs::metadata(path).map_or(0, |found| found.len()),
+        Content::Bytes(bytes) => bytes.len() as u64,
+    };
+    let all = Bytes(files.iter().map(size).fold(0, u64::saturating_add));
+    if all > room {
+        let (count, largest) = (files.len(), files.iter().max_by_key(|file| size(file)));
+        let largest =
+            largest.map(|file| format!("; the largest is {} ({})", file.path, Bytes(size(file)))).unwrap_or_default();
+        bail!(
+            "the {count} files that you named are {all} together, and a sandbox has room for {room}{largest}. Bring fewer"
+        );
+    }
+    Ok(())
+}
+
 #[derive(Default)]
 struct Gathered {
+    state: PathBuf,
     files: Vec<TaskFile>,
     /// Where each came from.
     sources: Vec<PathBuf>,
@@ -80,6 +100,7 @@ impl Gathered {
             let (path, kind) = (entry.path(), entry.file_type().with_context(cannot)?);
             match kind {
                 kind if kind.is_symlink() => self.links += 1,
+                _ if fs::canonicalize(&path).is_ok_and(|path| path == self.state) => {}
                 kind if kind.is_dir() && depth < DEEPEST => self.add_folder(root, &path, depth + 1)?,
                 kind if kind.is_file() => self.add_file(&path, path.strip_prefix(root).unwrap_or(&path))?,
                 _ => {}
@@ -119,7 +140,7 @@ mod tests {
     use super::*;
 
     fn names(named: &[PathBuf], data: &[(String, String)]) -> Result<Vec<String>, String> {
-        let gathered = gather(named, data).map_err(|error| format!("{error:#}"));
+        let gathered = gather(named, data, Path::new("/nowhere")).map_err(|error| format!("{error:#}"));
         gathered.map(|files| files.into_iter().map(|file| file.path).collect())
     }
 
@@ -138,6 +159,11 @@ mod tests {
         assert_eq!(names(&[at("*.csv")], &[]).unwrap(), ["a.csv", "b.csv"]);
         assert_eq!(names(&[at("key.csv")], &[]).unwrap(), ["key.csv"], "who names it means it");
         assert_eq!(names(&[at("in")], &[]).unwrap(), ["deep/y.txt", "x.txt"]);
+        let gathered = gather(&[at("in")], &[], &fs::canonicalize(at("in/deep")).unwrap()).unwrap();
+        assert_eq!(gathered.len(), 1, "what this program keeps itself is left out");
+        assert!(check_room(&gathered, Bytes(8)).is_ok());
+        let too_much = check_room(&gathered, Bytes(7)).unwrap_err().to_string();
+        assert!(too_much.contains("x.txt") && too_much.contains("room for 7"), "{too_much}");
         let data = [("d.bin".to_owned(), "aGk=".to_owned())];
         assert_eq!(names(&[], &data).unwrap(), ["d.bin"]);
         assert!(names(&[at("*.xml")], &[]).unwrap_err().contains("no file like"));

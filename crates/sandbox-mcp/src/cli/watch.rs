@@ -1,6 +1,13 @@
 //! Watches a task that another process of ours works on, at a terminal. Ctrl-C asks whether to stop it or to leave it running.
 
-use std::{process::Stdio, time::Duration};
+use std::{
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -48,35 +55,50 @@ pub(super) async fn watch(settings: &Settings, keep: bool, answer: Answer) -> an
     let (mut interrupts, mut ends) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let (wishes, mut wished) = mpsc::channel(4);
     let mut watching = Watching { live: Live::start(), told: None, task: None, session: None };
-    let mut asking = false;
+    // While a question is on the screen nothing else is shown there.
+    let (mut asking, mut held, over) = (false, Held::default(), Arc::new(AtomicBool::new(false)));
     let left = loop {
         tokio::select! {
             line = lines.next_line() => match line? {
-                Some(line) => match serde_json::from_str(&line) {
-                    Ok(said) => watching.show(said, settings.answer, &wishes),
-                    // An error, where JSON was asked for.
-                    Err(_) => watching.told = serde_json::from_str(&line).ok(),
-                },
+                Some(line) if asking => held.said.push(line),
+                Some(line) => watching.hear(&line, settings.answer, &wishes),
                 None => break false,
             },
-            Ok(Some(line)) = errors.next_line() => watching.live.tell(&line),
+            Ok(Some(line)) = errors.next_line() => match asking {
+                true => held.errors.push(line),
+                false => watching.live.tell(&line),
+            },
             _ = interrupts.recv() => match asking {
-                // Asked again, it stops.
-                true => stop(&child),
+                // Asked again, it stops, and nobody has to answer any more.
+                true => {
+                    over.store(true, Ordering::Relaxed);
+                    stop(&child);
+                }
                 false => {
                     asking = true;
-                    ask_what_to_do(&watching.live, &wishes);
+                    ask_what_to_do(&watching.live, &wishes, &over);
                 }
             },
             _ = ends.recv() => stop(&child),
-            Some(wish) = wished.recv() => match wish {
-                Wish::Stop => stop(&child),
-                Wish::GoOn => asking = false,
-                Wish::Leave => break true,
-                Wish::Answer { number, text } => tell(&mut input, &Heard::Answer { number, text }).await,
-            },
+            Some(wish) = wished.recv() => {
+                if !matches!(wish, Wish::Answer { .. }) {
+                    asking = false;
+                    held.show(&mut watching, settings.answer, &wishes);
+                }
+                match wish {
+                    Wish::Stop => stop(&child),
+                    Wish::GoOn => {}
+                    Wish::Leave => break true,
+                    Wish::Answer { number, text } => tell(&mut input, &Heard::Answer { number, text }).await,
+                }
+            }
         }
     };
+    if asking && !left {
+        over.store(true, Ordering::Relaxed);
+        let _ = wished.recv().await;
+        held.show(&mut watching, settings.answer, &wishes);
+    }
     watching.live.stop();
     if left {
         tell(&mut input, &Heard::Leave).await;
@@ -107,6 +129,20 @@ fn start() -> anyhow::Result<Child> {
     command.spawn().context("the process that does the work cannot be started")
 }
 
+/// What was said while a question was on the screen.
+#[derive(Default)]
+struct Held {
+    said: Vec<String>,
+    errors: Vec<String>,
+}
+
+impl Held {
+    fn show(&mut self, watching: &mut Watching, patience: Duration, wishes: &mpsc::Sender<Wish>) {
+        self.said.drain(..).for_each(|line| watching.hear(&line, patience, wishes));
+        self.errors.drain(..).for_each(|line| watching.live.tell(&line));
+    }
+}
+
 struct Watching {
     live: Live,
     told: Option<Value>,
@@ -115,6 +151,14 @@ struct Watching {
 }
 
 impl Watching {
+    fn hear(&mut self, line: &str, patience: Duration, wishes: &mpsc::Sender<Wish>) {
+        match serde_json::from_str(line) {
+            Ok(said) => self.show(said, patience, wishes),
+            // An error, where JSON was asked for.
+            Err(_) => self.told = serde_json::from_str(line).ok(),
+        }
+    }
+
     fn show(&mut self, said: Said, patience: Duration, wishes: &mpsc::Sender<Wish>) {
         match said {
             Said::Note(note) => {
@@ -153,11 +197,12 @@ impl Watching {
 }
 
 /// What to do with a task whose person pressed Ctrl-C.
-fn ask_what_to_do(live: &Live, wishes: &mpsc::Sender<Wish>) {
-    let (bar, wishes) = (live.bar(), wishes.clone());
+fn ask_what_to_do(live: &Live, wishes: &mpsc::Sender<Wish>, over: &Arc<AtomicBool>) {
+    let (bar, wishes, over) = (live.bar(), wishes.clone(), over.clone());
     tokio::task::spawn_blocking(move || {
-        let typed =
-            bar.suspend(|| prompt::one_word("Stop the task? [s: stop it; l: leave it running; anything else: go on] "));
+        let question =
+            "Stop the task? Type s to stop it, l to leave it running, or nothing to go on, and press Enter: ";
+        let typed = bar.suspend(|| prompt::one_word(question, &over));
         let wish = match typed.as_deref() {
             Some("s" | "stop" | "y" | "yes") => Wish::Stop,
             Some("l" | "leave") => Wish::Leave,
