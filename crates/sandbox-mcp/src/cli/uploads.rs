@@ -40,6 +40,7 @@ pub(super) fn gather(named: &[PathBuf], data: &[(String, String)], state: &Path)
 pub(super) fn check_room(files: &[TaskFile], room: Bytes) -> anyhow::Result<()> {
     let size = |file: &TaskFile| match &file.content {
         Content::Path(path) => fs::metadata(path).map_or(0, |found| found.len()),
+        Content::File(file) => file.metadata().map_or(0, |found| found.len()),
         Content::Bytes(bytes) => bytes.len() as u64,
     };
     let all = Bytes(files.iter().map(size).fold(0, u64::saturating_add));
