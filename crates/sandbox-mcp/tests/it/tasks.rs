@@ -370,7 +370,7 @@ fn typing(person: &Person, steps: Value, typed: &[(&str, &str)]) -> String {
     crate::person::typing_at_a_terminal(person, script, typed)
 }
 
-const WHAT_TO_DO: &str = "anything else: go on] ";
+const WHAT_TO_DO: &str = "press Enter: ";
 
 #[test]
 fn a_person_at_a_terminal_sees_steps_answers_questions_and_looks_at_results() {
@@ -400,11 +400,16 @@ fn ctrl_c_asks_whether_to_stop_a_task_or_to_leave_it_running() {
     // Going on.
     let seen = typing(&Person::new(), steps(2.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "no\n")]);
     assert!(seen.contains("results/done.txt") && seen.contains("code 0"), "{seen}");
-    // Stopping: nothing is left, and it is on record.
-    let person = Person::new();
-    let seen = typing(&person, steps(60.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "s\n")]);
-    assert!(seen.contains("code 143") && processes_with(&number) == 0, "{seen}");
-    assert_eq!(person.json(&["task", "list"])[0]["status"], "cancelled");
+    // Stopping: no process is left, what was made is there, and it is on record. Who presses it twice need not answer.
+    for stop in ["s\n", "\x03"] {
+        let person = Person::new();
+        let mut steps = steps(60.0);
+        steps.as_array_mut().unwrap().insert(0, json!({"write": {"path": "early.txt", "content": "early"}}));
+        let seen = typing(&person, steps, &[("Beginning", "\x03"), (WHAT_TO_DO, stop)]);
+        assert!(seen.contains("code 143") && processes_with(&number) == 0, "{seen}");
+        assert!(seen.contains("results/early.txt") && person.folder("results/early.txt").exists(), "{seen}");
+        assert_eq!(person.json(&["task", "list"])[0]["status"], "cancelled");
+    }
     // Leaving: the task goes on and its results come.
     let person = Person::new();
     let seen = typing(&person, steps(3.0), &[("Beginning", "\x03"), (WHAT_TO_DO, "l\n")]);
