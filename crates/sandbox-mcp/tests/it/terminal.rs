@@ -307,7 +307,9 @@ fn fifty_at_once_all_work() {
     let person = Person::new();
     let children: Vec<_> = (0..50)
         .map(|number| {
-            person.types(&["exec", "--", "echo", &number.to_string()]).stdout(Stdio::piped()).spawn().unwrap()
+            let mut command = person.types(&["exec", "--", "echo", &number.to_string()]);
+            // Whoever needs a relay, because something is no pipe, counts as a sandbox of a person who may have 32.
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
     for (number, mut child) in children.into_iter().enumerate() {
