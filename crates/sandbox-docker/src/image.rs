@@ -106,7 +106,7 @@ fn check_origin(name: &Reference) -> Result<()> {
         why: "names that begin with `localhost/` are of images that were made there, and no registry is asked for them"
             .into(),
         fix: format!(
-            "Build it: `docker build -t {name} FOLDER` (for built-in templates docs/templates.md has the whole command); or              bring it: `docker save {name} > image.tar` where it is, `docker load < image.tar` here"
+            "Build it: `docker build -t {name} FOLDER` (for built-in templates docs/templates.md has the whole command); or bring it: `docker save {name} > image.tar` where it is, `docker load < image.tar` here"
         ),
     })
 }
