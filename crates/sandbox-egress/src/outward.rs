@@ -4,6 +4,7 @@
 
 use std::{
     fmt,
+    io::ErrorKind,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -63,6 +64,12 @@ pub enum OutwardError {
         target: String,
         /// Why not.
         why: String,
+    },
+    /// The machine is there, and nobody listens at that port.
+    #[error("{target} cannot be reached: nothing listens there")]
+    Absent {
+        /// Who.
+        target: String,
     },
     /// It is not who it should be.
     #[error("{target} cannot be trusted: {why}")]
@@ -210,18 +217,19 @@ impl Outward {
                 looked_up.map_err(|error| self.unreachable(&error))?.collect::<Vec<_>>()
             }
         };
-        let mut last = "its name leads nowhere".to_owned();
+        let (mut last, mut absent) = ("its name leads nowhere".to_owned(), !found.is_empty());
         for address in found {
             match tokio::time::timeout(CONNECTING, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     let _ = stream.set_nodelay(true);
                     return Ok(stream);
                 }
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => last = format!("no answer within {} s", CONNECTING.as_secs()),
+                Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Ok(Err(error)) => (last, absent) = (error.to_string(), false),
+                Err(_) => (last, absent) = (format!("no answer within {} s", CONNECTING.as_secs()), false),
             }
         }
-        Err(self.unreachable(&last))
+        Err(if absent { OutwardError::Absent { target: self.target() } } else { self.unreachable(&last) })
     }
 
     async fn begin<S>(&self, stream: S) -> Result<SendRequest<Full<Bytes>>, OutwardError>

@@ -89,7 +89,9 @@ impl Files {
         let file = Arc::new(if compressed { inflate(file, scratch)? } else { file });
         let mut reader = Archive::new(Position::new(file.clone()));
         let (mut places, mut links) = (BTreeMap::new(), BTreeMap::new());
-        while let Some(entry) = reader.next()? {
+        let no_archive = || ImageError::NoSource(format!("{} is no archive of an image", path.display()));
+        let mut next = reader.next().map_err(|_| no_archive())?;
+        while let Some(entry) = next {
             if places.len() + links.len() >= limits::ARCHIVE_ENTRIES {
                 return Err(ImageError::malformed("the archive has too many files in it"));
             }
@@ -105,6 +107,7 @@ impl Files {
                 _ => {}
             }
             reader.skip()?;
+            next = reader.next()?;
         }
         Ok(Self::Archive { file, places, links })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Agent,
     claude::Claude,
-    mock::Mock,
+    mock::{MOCK, Mock},
     program::{self, Program},
 };
 use crate::config::{Settings, nearest};
@@ -77,7 +77,7 @@ pub fn offers(settings: &Settings) -> Vec<Offer> {
         Program::offer(settings, &program::CLAUDE_CODE),
         Program::offer(settings, &program::OPENCODE),
         Offer {
-            name: "mock",
+            name: MOCK,
             about: "no model: it shows that everything around an agent works, or follows a script",
             agent: Ok(Ready { agent: Arc::new(Mock), why: "it needs nothing".to_owned() }),
         },

@@ -81,7 +81,7 @@ impl Bill {
         match self.usd {
             _ if self.turns >= budget.turns => Some(format!(
                 "the task was stopped: it has asked the model {} times, which is all that it may (max_turns). \
-                 What it made is kept; a follow-up in the same sandbox goes on",
+                 What it made is kept",
                 self.turns
             )),
             Some(usd) if usd >= budget.usd => Some(format!(

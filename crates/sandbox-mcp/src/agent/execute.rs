@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
-    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation,
+    TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, dollars,
     receipt::{Beginning, Ending, Writing, stop_asked},
     task::MAX_TASK,
     worker::Equipment,
@@ -45,7 +45,7 @@ pub async fn execute(
     check(&request.task)?;
     let settings = sandboxes.settings();
     let chosen = choose(settings, request.agent.as_deref())?;
-    let budget = budget(settings, &request)?;
+    let (budget, lowered) = budget(settings, &request)?;
     let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
     let session = place(sandboxes, caller, &request.place, chosen.agent.tools()).await?;
     let trail = Trail::new(notes.cloned());
@@ -127,28 +127,37 @@ pub async fn execute(
         denials,
         cost,
         enforced: enforced(&session),
+        lowered,
         receipt,
         allowed,
     })
 }
 
-/// What was asked for, and never more than the operator allows.
-fn budget(settings: &Settings, request: &TaskRequest) -> Result<Budget, TaskError> {
+/// What was asked for, and never more than the operator allows; and what was lowered, in words.
+fn budget(settings: &Settings, request: &TaskRequest) -> Result<(Budget, Vec<String>), TaskError> {
     let model = request.model.as_deref().unwrap_or(&settings.model.name);
     // Nor does whoever names a model spend what the operator cannot count.
     let foreign = model != settings.model.name && settings.model.price(&settings.model.name).is_some();
     if (request.budget_usd.is_some() || foreign) && settings.model.price(model).is_none() {
         return Err(TaskError::NoPrice { model: model.chars().take(100).collect() });
     }
-    Ok(Budget {
-        turns: request.max_turns.unwrap_or(settings.max_turns).min(settings.max_turns),
-        usd: request
-            .budget_usd
-            .filter(|usd| *usd >= 0.0)
-            .unwrap_or(settings.task_budget_usd)
-            .min(settings.task_budget_usd),
+    let (most_turns, most_usd) = (settings.max_turns, settings.task_budget_usd);
+    let asked = request.budget_usd.filter(|usd| *usd >= 0.0);
+    let budget = Budget {
+        turns: request.max_turns.unwrap_or(most_turns).min(most_turns),
+        usd: asked.unwrap_or(most_usd).min(most_usd),
         tokens: settings.task_budget_tokens,
-    })
+    };
+    let usd = asked.filter(|usd| *usd > most_usd).map(|asked| {
+        let (asked, most) = (dollars(asked), dollars(most_usd));
+        format!("the budget of {asked} is lowered to {most}, the most that a task may cost here (task_budget_usd)")
+    });
+    let turns = request.max_turns.filter(|turns| *turns > most_turns).map(|asked| {
+        format!(
+            "{asked} questions to the model are lowered to {most_turns}, the most that a task may ask here (max_turns)"
+        )
+    });
+    Ok((budget, usd.into_iter().chain(turns).collect()))
 }
 
 fn enforced(session: &Session) -> BTreeMap<String, String> {

@@ -25,6 +25,7 @@ pub use conversation::{Conversation, last_task};
 pub use execute::{execute, policy};
 pub use id::{InvalidTaskId, TaskId};
 pub use interface::{Agent, Assignment, Finished, Mailbox};
+pub use mock::MOCK;
 pub use note::{Change, Note};
 pub use program::{InstallError, Installed, KINDS, Kind, LATEST, Store, end_after, install};
 pub use task::{Content, TaskError, TaskFile, TaskPlace, TaskRequest, TaskResult, TaskStatus};

@@ -157,6 +157,8 @@ pub struct TaskResult {
     pub cost: Bill,
     /// How each limit and wall was held: by the kernel, supervised, or by nobody.
     pub enforced: BTreeMap<String, String>,
+    /// What it was given less of than was asked for, and why.
+    pub lowered: Vec<String>,
     /// The page that tells all about it.
     pub receipt: Option<PathBuf>,
     /// How long it was allowed to take.

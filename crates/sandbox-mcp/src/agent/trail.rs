@@ -127,6 +127,10 @@ impl Trail {
         }
         let at = (self.0.began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
         kept.steps.push(Step { at, note: note.clone() });
+        // Nothing is added to others any more, and whoever asks how the task stands reads the file.
+        if !matches!(note, Note::Text { .. } | Note::Thinking { .. } | Note::Cost(_)) {
+            kept.write_all();
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -135,7 +139,7 @@ impl Trail {
 }
 
 impl Kept {
-    /// Whatever is not in the file yet: all but the last step, to which something may still be added.
+    /// Whatever is not in the file yet. Called when nothing is added to the last step any more.
     fn write_all(&mut self) {
         let Self { steps, file: Some(file), written, written_size, .. } = self else { return };
         for step in steps.iter().skip(*written) {
@@ -211,7 +215,7 @@ mod tests {
         trail.note(Note::step("Reading sales.csv")).await;
         trail.note(Note::step("Drawing the chart")).await;
         let written = std::fs::read_to_string(folder.path().join("steps.jsonl")).unwrap();
-        assert_eq!(written.lines().count(), 2, "{written}");
+        assert_eq!(written.lines().count(), 3, "{written}");
         let (steps, left_out) = trail.steps();
         assert_eq!((steps.len(), left_out, trail.latest().as_str()), (3, 0, "Drawing the chart"));
         assert_eq!(steps[0].note, Note::Text { text: "The sum is 42.".to_owned() });

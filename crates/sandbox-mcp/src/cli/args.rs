@@ -215,8 +215,9 @@ pub enum AgentsCommand {
 /// `run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// What is to be done, in plain words
-    pub task: String,
+    /// What is to be done, in plain words and in quotes
+    #[arg(required = true, value_name = "TASK")]
+    pub words: Vec<String>,
     /// A file, a folder (all that is in it) or a pattern ('*.csv') that the task needs; may be given often
     #[arg(long = "file", short, value_name = "PATH")]
     pub files: Vec<PathBuf>,

@@ -37,7 +37,6 @@ pub(super) async fn exec(settings: Settings, args: Exec, answer: Answer) -> anyh
 }
 
 async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8> {
-    let fresh = args.session.is_none();
     let (session, narrowed) = session(app, &args).await?;
     let mut command = single::command(args)?;
     let interactive = answer == Answer::Text && terminal::is_interactive();
@@ -68,10 +67,10 @@ async fn in_sandbox(app: &App, args: Exec, answer: Answer) -> anyhow::Result<u8>
     match ended? {
         Ended::Finished { exit, elapsed, captured } => {
             session.record_end(job, exit, elapsed, &sandbox_core::exec::Ending::default());
-            let refused = session.way_out().map(WayOut::take_refused).unwrap_or_default();
+            let refused = session.take_refused(exit).await;
             outside::say(&refused);
-            if fresh && exit != Exit::Code(0) && outside::wanted_network(&session).await {
-                outside::tell_of_no_network(&session.facts().spec.policy);
+            if exit != Exit::Code(0) {
+                outside::say_unreached(&session.way_out().map(WayOut::take_unreached).unwrap_or_default());
             }
             if let Some(message) = exit::message(exit, &session.facts().spec.policy) {
                 screen::tell(&message);

@@ -24,6 +24,8 @@ pub(super) struct Live {
     files: BTreeSet<String>,
     /// Of the command that runs now.
     lines: usize,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
 }
 
 impl Live {
@@ -34,8 +36,8 @@ impl Live {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(100));
-        let live =
-            Self { bar, words: "making a sandbox".to_owned(), cost: Bill::default(), files: BTreeSet::new(), lines: 0 };
+        let words = "making a sandbox".to_owned();
+        let live = Self { bar, words, cost: Bill::default(), files: BTreeSet::new(), lines: 0, begun: Vec::new() };
         live.refresh();
         live
     }
@@ -46,6 +48,9 @@ impl Live {
     }
 
     pub fn show(&mut self, note: Note) {
+        if !matches!(note, Note::Output { .. } | Note::Cost(_)) {
+            self.end_line();
+        }
         match note {
             Note::Task { agent, why, .. } => self.line(&format!("the agent {agent} works ({why})"), Look::Dim),
             Note::Sandbox { session_id } => self.words = format!("working in {session_id}"),
@@ -73,7 +78,8 @@ impl Live {
         self.refresh();
     }
 
-    pub fn stop(&self) {
+    pub fn stop(&mut self) {
+        self.end_line();
         self.bar.finish_and_clear();
     }
 
@@ -85,13 +91,33 @@ impl Live {
 
     /// What a command printed.
     pub fn output(&mut self, data: &[u8]) {
-        for line in String::from_utf8_lossy(data).lines() {
-            self.lines += 1;
-            match self.lines {
-                lines if lines <= LINES => self.line(&format!("│ {}", cut(line)), Look::Dim),
-                lines if lines == LINES + 1 => self.line("│ …", Look::Dim),
-                _ => {}
+        for piece in data.split_inclusive(|byte| *byte == b'\n') {
+            // Of a line that is longer the rest is not shown anyway.
+            let room = (4 * SHOWN).saturating_sub(self.begun.len());
+            self.begun.extend(piece.iter().filter(|byte| **byte != b'\n').take(room));
+            if piece.ends_with(b"\n") {
+                self.whole_line();
             }
+        }
+    }
+
+    /// Shows what has come of a line that nothing is added to any more.
+    pub fn end_line(&mut self) {
+        if !self.begun.is_empty() {
+            self.whole_line();
+        }
+    }
+
+    fn whole_line(&mut self) {
+        let line = std::mem::take(&mut self.begun);
+        self.lines += 1;
+        match self.lines {
+            lines if lines <= LINES => {
+                let text = String::from_utf8_lossy(&line);
+                self.line(&format!("│ {}", cut(text.trim_end_matches('\r'))), Look::Dim);
+            }
+            lines if lines == LINES + 1 => self.line("│ …", Look::Dim),
+            _ => {}
         }
     }
 

@@ -1,41 +1,48 @@
 //! The way out of a single sandbox, served by a process that stays outside while the sandbox runs.
 
 use std::{
-    collections::BTreeMap,
     os::fd::OwnedFd,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
-use sandbox_core::{Denial, Door, Policy, SandboxSpec, exec::Exec};
+use sandbox_core::{Denial, Door, SandboxSpec, exec::Exit};
 use sandbox_egress::{Adviser, Doors, Engine, Reader, Record, Resolver, Rules, Setup};
 use sandbox_linux::Leash;
+use serde::{Deserialize, Serialize};
 
 use super::{descriptors, screen};
-use crate::sandboxes::{Event, History, JobEvent, Session, way_out};
+use crate::sandboxes::{Event, History, no_network, way_out};
 
 /// Refusals that are told.
 const TOLD: usize = 5;
-/// What a kernel counts about its network, at most.
-const COUNTS: usize = 64 << 10;
-/// Nobody waits longer for a hint.
-const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// What is told when a sandbox has ended: the first connections of each kind, one for each target.
+#[derive(Default, Serialize, Deserialize)]
+struct Account {
+    refused: Vec<Denial>,
+    unreached: Vec<Denial>,
+}
+
+impl Account {
+    fn keep(kept: &mut Vec<Denial>, denial: Option<Denial>) {
+        kept.extend(denial.filter(|new| kept.len() < TOLD && kept.iter().all(|old| old.target != new.target)));
+    }
+}
 
 /// Serves doors until the sandbox is gone; then an account of what was refused. What was connected goes to the history.
 pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, spec: &SandboxSpec, state: &Path) {
     descriptors::raise_limit();
     let history = History::new(state);
-    let refused: Arc<Mutex<BTreeMap<String, Denial>>> = Arc::default();
+    let account: Arc<Mutex<Account>> = Arc::default();
     let served = runtime().and_then(|runtime| {
-        let (kept, history, spec) = (Arc::clone(&refused), history.clone(), spec.clone());
+        let (kept, history, spec) = (Arc::clone(&account), history.clone(), spec.clone());
         let (limits, reader) = (way_out::limits(&spec.policy), Reader::Person);
         let (adviser, policy, known) = (Adviser { reader, limits }, spec.policy.name.clone(), rules.clone());
         let recorder = move |record: Record| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(denial) = way_out::denial(&record, &policy, &adviser, &known).filter(|_| kept.len() < TOLD) {
-                kept.entry(denial.target.clone()).or_insert(denial);
-            }
+            Account::keep(&mut kept.refused, way_out::denial(&record, &policy, &adviser, &known));
+            Account::keep(&mut kept.unreached, way_out::unreached_by(&record, &policy, &adviser, &known));
             history.record(Event::now(&spec.id, &spec.owner, way_out::event(record)));
         };
         runtime.block_on(async {
@@ -51,49 +58,34 @@ pub(super) fn serve(doors: Vec<(Door, OwnedFd)>, leash: &Leash, rules: Rules, sp
     if let Err(error) = served {
         tracing::warn!("the way out could not be served: {error}");
     }
-    let refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
-    let account = serde_json::to_vec(&refused.values().collect::<Vec<_>>()).unwrap_or_default();
-    let _ = leash.account(&account);
+    let account = account.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = leash.account(&serde_json::to_vec(&*account).unwrap_or_default());
     history.flush();
 }
 
-/// Says what was refused.
-pub(super) fn tell(account: &[u8]) {
-    say(&serde_json::from_slice::<Vec<Denial>>(account).unwrap_or_default());
-}
-
-/// Whether something in a sandbox without a network wanted to go somewhere, as its kernel counts it.
-pub(super) async fn wanted_network(session: &Session) -> bool {
-    if session.facts().spec.policy.reaches_something() {
-        return false;
+/// Says what was refused and, of a command that failed, what else was not reached.
+pub(super) fn tell(account: &[u8], exit: Exit) {
+    let account: Account = serde_json::from_slice(account).unwrap_or_default();
+    say(&account.refused);
+    if exit != Exit::Code(0) {
+        say_unreached(&account.unreached);
     }
-    let Ok(client) = session.client().await else { return false };
-    let count = Exec::argv(["cat", "/proc/net/snmp", "/proc/net/snmp6"]);
-    let Ok(mut counted) = client.spawn(&count).await else { return false };
-    let mut told = Vec::new();
-    let look = async {
-        while let Ok(JobEvent::Output { data, .. }) = counted.next().await {
-            told.extend(data);
-            if told.len() > COUNTS {
-                return;
-            }
-        }
-    };
-    let _ = tokio::time::timeout(A_MOMENT, look).await;
-    let told = String::from_utf8_lossy(&told);
-    sandbox_linux::packets_without_route(&told, &told) > 0
 }
 
-/// Says why nothing could be connected where nothing is refused one by one, because there is nowhere to go.
-pub(super) fn tell_of_no_network(policy: &Policy) {
-    screen::tell(&format!(
-        "something in the command wanted to connect, and the policy `{}` gives no network. A policy with one has it: --policy \
-         yolo-2 (public web sites), yolo-3 (package registries too), or one of your own (docs/network.md)",
-        policy.name
-    ));
+/// Says why nothing could be connected where nothing is refused one by one, because there is nowhere to go; and writes it down.
+pub(super) fn tell_of_no_network(spec: &SandboxSpec, state: &Path) {
+    say(&[no_network::denial(&spec.policy)]);
+    let history = History::new(state);
+    history.record(Event::now(&spec.id, &spec.owner, no_network::event(1)));
+    history.flush();
 }
 
-/// The same, of what is already known: what to do about it is said once.
+/// Says what could not be reached although it was allowed.
+pub(super) fn say_unreached(unreached: &[Denial]) {
+    unreached.iter().take(TOLD).for_each(|denial| screen::tell(&denial.message));
+}
+
+/// Says what was refused: what to do about it is said once.
 pub(super) fn say(denials: &[Denial]) {
     let mut advised: Vec<&str> = Vec::new();
     for denial in denials {

@@ -8,17 +8,21 @@ use std::{
 
 use anyhow::Context;
 use rustix::fs::{Access, Mode, OFlags};
-use sandbox_core::{Bytes, SessionId};
+use sandbox_core::{Bytes, Denial, SessionId};
 use serde_json::{Value, json};
 
 use super::{
     Answer,
     archive::Archive,
     out::{Existing, OutError, OutFolder},
-    preview,
+    outside, preview,
     screen::{self, Look},
 };
-use crate::{agent::TaskResult, app::App, sandboxes::ChangedFile};
+use crate::{
+    agent::{MOCK, TaskResult, receipt},
+    app::App,
+    sandboxes::ChangedFile,
+};
 
 /// Where results go if nobody says.
 const RESULTS: &str = "sandbox-output";
@@ -91,8 +95,12 @@ impl<'r> Taken<'r> {
         self.files.iter().all(|(_, copied)| copied.is_ok())
     }
 
-    /// All about a task, as JSON.
+    /// All about a task, as JSON. Its receipt learns where the results are.
     pub fn told(&self, result: &TaskResult, narrowed: &[String]) -> Value {
+        if let Some(page) = result.receipt.as_deref().filter(|_| !self.files.is_empty()) {
+            let noted = receipt::note_results(page, &self.folder);
+            let _ = noted.inspect_err(|error| tracing::warn!("the receipt does not know of the results: {error}"));
+        }
         let mut told = serde_json::to_value(result).unwrap_or_default();
         let file = |(file, copied): &(&ChangedFile, Result<(), OutError>)| {
             let path = String::from_utf8_lossy(&file.path.0).into_owned();
@@ -124,7 +132,8 @@ pub(super) fn show(told: &Value, keep: bool, answer: Answer) {
     }
     if keep {
         let id = told["session_id"].as_str().unwrap_or_default();
-        screen::tell(&format!("the sandbox is kept; to go in: sandbox-mcp exec --session {id} -- bash"));
+        screen::tell(&format!("the sandbox is kept; to go on: sandbox-mcp run --session {id} \"what to do next\""));
+        screen::tell(&format!("to go in: sandbox-mcp exec --session {id} -- bash"));
         screen::tell(&format!("to remove it: sandbox-mcp rm {id}"));
     }
 }
@@ -138,13 +147,27 @@ fn show_text(told: &Value) {
         screen::tell(&format!("what was not taken out is in {folder} instead:"));
         show_files(&told["out_aside"]);
     }
-    let look = if text("status") == "completed" { Look::Good } else { Look::Bad };
+    // Whoever set nothing up did not want to be shown how it looks.
+    let pretended = text("agent") == MOCK && text("agent_why").starts_with("auto");
+    let look = match text("status") {
+        "completed" if pretended => Look::Weak,
+        "completed" => Look::Good,
+        _ => Look::Bad,
+    };
     let seconds = told["duration_seconds"].as_f64().unwrap_or_default();
-    let (word, digits) = (if look == Look::Good { "in" } else { "after" }, if seconds < 0.1 { 3 } else { 1 });
+    let (word, digits) = (if look == Look::Bad { "after" } else { "in" }, if seconds < 0.1 { 3 } else { 1 });
     let cost = told["cost"]["usd"].as_f64().map(|usd| format!(", {}", crate::agent::dollars(usd))).unwrap_or_default();
-    screen::tell_marked(text("status"), look, &format!("{word} {seconds:.digits$} s{cost}"));
+    let by_nobody = if pretended { ", by the agent `mock`, which only pretends" } else { "" };
+    screen::tell_marked(text("status"), look, &format!("{word} {seconds:.digits$} s{cost}{by_nobody}"));
     if !text("error").is_empty() {
         screen::tell(text("error"));
+    }
+    let denials: Vec<Denial> = serde_json::from_value(told["denials"].clone()).unwrap_or_default();
+    outside::say(&denials);
+    told["lowered"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(screen::tell);
+    if !text("receipt").is_empty() {
+        screen::tell(&format!("what was done, step by step: sandbox-mcp task show {}", text("task_id")));
+        screen::tell(&format!("the same as a page for your browser: {}", text("receipt")));
     }
 }
 

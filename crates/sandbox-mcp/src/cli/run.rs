@@ -5,6 +5,7 @@
 
 use std::pin::pin;
 
+use anyhow::bail;
 use tokio::sync::mpsc;
 
 use super::{
@@ -28,6 +29,7 @@ use crate::{
 
 pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow::Result<u8> {
     // All is looked at before anything is made: a name that is mistyped costs nothing.
+    task(&args.words)?;
     let files = uploads::gather(&args.files, &args.data, &settings.state)?;
     if args.session.is_none() {
         uploads::check_room(&files, agent::policy(&settings, args.level)?.limits.disk)?;
@@ -58,6 +60,20 @@ pub(super) async fn run(settings: Settings, args: Run, answer: Answer) -> anyhow
     };
     app.sandboxes.close().await;
     code
+}
+
+/// The task, which is one word for the shell. More than one are a task without quotes, or a pattern without.
+fn task(words: &[String]) -> anyhow::Result<String> {
+    match words {
+        [task] => Ok(task.clone()),
+        many => {
+            let word = many.iter().skip(1).find(|word| !word.is_empty()).map_or("", String::as_str);
+            bail!(
+                "the task is one text: put it in quotes, as in run \"Sum up sales.csv\". `{word}` stands beside it; if it \
+                 came from a pattern, put that in quotes too: --file '*.csv'"
+            )
+        }
+    }
 }
 
 /// Who sees what happens.
@@ -107,6 +123,7 @@ async fn work(
     mut view: View,
     mailbox: Mailbox,
 ) -> anyhow::Result<u8> {
+    let task = task(&args.words)?;
     let caller = args.session.as_ref().map_or_else(|| app.caller.clone(), |id| app.owner_of(id));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let lifetime = if args.keep { Lifetime::Persistent } else { Lifetime::Temporary };
@@ -135,7 +152,7 @@ async fn work(
         max_turns: args.max_turns,
         timeout: args.timeout,
         mailbox,
-        ..TaskRequest::new(args.task, place)
+        ..TaskRequest::new(task, place)
     };
     let (notes, mut shown) = mpsc::channel(64);
     let person = view.person(&app.settings);
@@ -152,7 +169,7 @@ async fn work(
     while let Ok(note) = shown.try_recv() {
         view.show(note);
     }
-    if let View::Here(live) = &view {
+    if let View::Here(live) = &mut view {
         live.stop();
     }
     let result = result?;

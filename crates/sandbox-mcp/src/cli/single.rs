@@ -56,10 +56,10 @@ pub(super) fn run(args: Exec, global: &Global) -> anyhow::Result<Result<u8, Exec
     };
     let ended = sandbox_linux::run_single(&settings.state, &spec, command, serve).map_err(explain)?;
     if let Some(account) = ended.account {
-        outside::tell(&account);
+        outside::tell(&account, ended.exit);
     }
     if ended.wanted_network {
-        outside::tell_of_no_network(&spec.policy);
+        outside::tell_of_no_network(&spec, &settings.state);
     }
     if let Some(message) = exit::message(ended.exit, &spec.policy) {
         screen::tell(&message);

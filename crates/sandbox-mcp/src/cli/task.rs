@@ -128,6 +128,7 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
         say(label, &items(&receipt[field]).map(named).collect::<Vec<_>>().join("\n"));
     }
     let plain = |field: &str| items(&receipt[field]).filter_map(Value::as_str).collect::<Vec<_>>().join("\n");
+    say("results", text(receipt, "results"));
     say("deleted", &plain("files_deleted"));
     let host = |host: &Value| {
         format!(

@@ -181,6 +181,7 @@ pub struct ExecuteTask {
     /// auto (default), claude, claude-code, opencode or mock.
     pub agent: Option<String>,
     /// 1 (least allowed) to 4 (most). Default: 3.
+    #[schemars(range(min = 1, max = 4))]
     pub yolo_level: Option<u8>,
     /// In seconds. Default: 300.
     pub timeout: Option<u64>,

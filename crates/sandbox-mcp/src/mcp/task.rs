@@ -290,6 +290,10 @@ fn done(result: &TaskResult) -> TaskDone {
     if result.agent_why.starts_with("auto") {
         notes.push(result.agent_why.clone());
     }
+    notes.extend(result.lowered.iter().cloned());
+    if result.status != TaskStatus::Completed {
+        notes.push("another task with this session_id goes on with the conversation and the files".to_owned());
+    }
     let named = |files: &[ChangedFile]| files.iter().take(NAMED).map(|file| paths::shown(&file.path)).collect();
     TaskDone {
         task_id: result.task_id.to_string(),

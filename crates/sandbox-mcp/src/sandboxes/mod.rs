@@ -16,6 +16,7 @@ mod following;
 mod history;
 mod journal;
 mod new;
+pub mod no_network;
 mod offer;
 pub mod patience;
 mod pending;

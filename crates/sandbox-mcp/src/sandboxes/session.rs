@@ -77,6 +77,8 @@ pub struct Session {
     frozen: OnceLock<String>,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     pub(super) way_out: OnceLock<Arc<WayOut>>,
+    /// Packets that had no route, as far as somebody was told.
+    pub(super) unrouted: AtomicU64,
 }
 
 impl Session {
@@ -107,6 +109,7 @@ impl Session {
             frozen: OnceLock::new(),
             watcher: Mutex::new(None),
             way_out: OnceLock::new(),
+            unrouted: AtomicU64::new(0),
         }
     }
 

@@ -45,12 +45,13 @@ pub struct WayOut {
     /// The policy's own.
     rules: Rules,
     serving: Mutex<Option<JoinHandle<()>>>,
-    refused: Arc<Refused>,
+    refused: Arc<Untold>,
+    unreached: Arc<Untold>,
 }
 
-/// The last connections that the policy refused, until somebody is told.
+/// The last connections that came to nothing, until somebody is told.
 #[derive(Default)]
-struct Refused(Mutex<VecDeque<Denial>>);
+struct Untold(Mutex<VecDeque<Denial>>);
 
 impl Outside {
     /// Serves the doors of a sandbox from now on; nothing if it has none.
@@ -76,23 +77,24 @@ impl Outside {
                 Ok((carrier, Doors::new(doors)?))
             })
             .map_err(opening)?;
-        let refused = Arc::new(Refused::default());
+        let (refused, unreached): (Arc<Untold>, Arc<Untold>) = Default::default();
         let recorder = {
             let (journal, id, owner) = (journal.clone(), spec.id.clone(), spec.owner.clone());
             move |record: Record| journal.record(&id, &owner, event(record))
         };
         let (limits, reader) = (limits(&spec.policy), self.reader);
         let on_refusal = {
-            let (policy, refused, rules) = (spec.policy.name.clone(), Arc::clone(&refused), rules.clone());
-            let adviser = Adviser { reader, limits };
+            let (policy, rules, adviser) = (spec.policy.name.clone(), rules.clone(), Adviser { reader, limits });
+            let (refused, unreached) = (Arc::clone(&refused), Arc::clone(&unreached));
             Box::new(move |record: &Record| {
-                denial(record, &policy, &adviser, &rules).into_iter().for_each(|denial| refused.keep(denial))
+                denial(record, &policy, &adviser, &rules).into_iter().for_each(|denial| refused.keep(denial));
+                unreached_by(record, &policy, &adviser, &rules).into_iter().for_each(|denial| unreached.keep(denial));
             })
         };
         let setup = Setup::new(rules.clone(), self.resolver.clone(), recorder);
         let engine = Engine::new(Setup { limits, on_refusal, secrets, reader, own, ..setup });
         let serving = carrier.spawn(Arc::clone(&engine).serve(doors));
-        Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused }))
+        Ok(Some(WayOut { engine, rules, serving: Mutex::new(Some(serving)), refused, unreached }))
     }
 
     fn carriers(&self) -> io::Result<&Carriers> {
@@ -115,7 +117,12 @@ impl WayOut {
 
     /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.
     pub fn take_refused(&self) -> Vec<Denial> {
-        std::mem::take(&mut *self.refused.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+        self.refused.take()
+    }
+
+    /// The same of what nobody refused, but could not be reached. Most programs say less about it.
+    pub fn take_unreached(&self) -> Vec<Denial> {
+        self.unreached.take()
     }
 
     /// Lends a service, until the loan is dropped.
@@ -144,7 +151,11 @@ impl Drop for WayOut {
     }
 }
 
-impl Refused {
+impl Untold {
+    fn take(&self) -> Vec<Denial> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+    }
+
     fn keep(&self, denial: Denial) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.contains(&denial) {
@@ -199,14 +210,28 @@ pub fn tell_of_tools(env: &mut BTreeMap<String, String>, policy: &Policy) {
 /// The refusal that a record tells of, if the policy refused it.
 pub fn denial(record: &Record, policy: &str, adviser: &Adviser, rules: &Rules) -> Option<Denial> {
     let Verdict::Denied(reason) = record.verdict else { return None };
-    if !reason.is_policy() {
-        return None;
-    }
+    reason.is_policy().then(|| not_reached(record, reason, policy, adviser, rules))
+}
+
+/// The same of what the network could not do.
+pub fn unreached_by(record: &Record, policy: &str, adviser: &Adviser, rules: &Rules) -> Option<Denial> {
+    let Verdict::Denied(reason) = record.verdict else { return None };
+    let told = !reason.is_policy() && reason != sandbox_egress::Reason::BrokenOff;
+    told.then(|| not_reached(record, reason, policy, adviser, rules))
+}
+
+fn not_reached(
+    record: &Record,
+    reason: sandbox_egress::Reason,
+    policy: &str,
+    adviser: &Adviser,
+    rules: &Rules,
+) -> Denial {
     let (target, rule, secret) = (record.target.as_str(), record.rule.as_deref(), record.secret.as_deref());
     // A connection beyond the limit is ended before it has named anything.
     let wanted = if target.starts_with('(') { "a connection" } else { target };
     let of = secret.map(|secret| format!(" (secret `{secret}`)")).unwrap_or_default();
-    Some(Denial {
+    Denial {
         reason: Reason::Network,
         target: target.to_owned(),
         rule: adviser.limit(reason).or(record.rule.clone()).unwrap_or_else(|| reason.code().to_owned()),
@@ -214,7 +239,7 @@ pub fn denial(record: &Record, policy: &str, adviser: &Adviser, rules: &Rules) -
         message: format!("{wanted} was not reached ({}): {}{of}", reason.code(), reason.in_words()),
         how_to_ask: adviser.advise(&Wish { reason, target, rule, secret }, rules),
         verdict: Some(reason.code().to_owned()),
-    })
+    }
 }
 
 /// A record as the history has it.

@@ -73,8 +73,9 @@ impl Example {
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", person.folder("bin").display());
         let output = person.starts("sh", &["-c", typed]).env("PATH", path).envs(self.settings()).output().unwrap();
         assert!(output.status.success(), "{}: {output:?}", self.name);
+        let results = typed.rsplit(' ').next().unwrap();
         for (path, content) in self.expected() {
-            let found = fs::read(person.folder("results").join(&path));
+            let found = fs::read(person.folder(results).join(&path));
             assert!(found.is_ok_and(|found| found == content), "{path} is another one");
         }
         person
@@ -179,7 +180,7 @@ async fn pictures_become_smaller() {
     let sizes = "python3 -c 'from PIL import Image; print(*[Image.open(f\"small/{n}.jpg\").width <= 32 for n in (\"beach\", \"tower\")])'";
     assert_eq!(client.output(done["session_id"].as_str().unwrap(), sizes).await, "True True\n");
     for name in ["beach", "tower"] {
-        assert!(fs::read(person.folder(&format!("results/small/{name}.jpg"))).unwrap().starts_with(b"\xff\xd8\xff"));
+        assert!(fs::read(person.folder(&format!("pictures/small/{name}.jpg"))).unwrap().starts_with(b"\xff\xd8\xff"));
     }
 }
 
@@ -188,7 +189,7 @@ async fn pictures_become_smaller() {
 async fn spreadsheets_become_one() {
     let (person, done, _client) = works("merge-spreadsheets", &registry()).await;
     assert!(done["output"].as_str().unwrap().contains("87.25"), "{done}");
-    assert!(fs::read(person.folder("results/year.xlsx")).unwrap().starts_with(b"PK"));
+    assert!(fs::read(person.folder("year/year.xlsx")).unwrap().starts_with(b"PK"));
 }
 
 #[tokio::test]

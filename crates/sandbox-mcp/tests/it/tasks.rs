@@ -286,8 +286,14 @@ async fn a_task_leaves_a_receipt_that_tells_everything() {
 async fn a_task_can_be_stopped_from_a_terminal() {
     let client = start().await;
     let running = client
-        .ok("execute_task", json!({"task": "x", "wait_seconds": 1, "files": script(json!([{"sleep": 60}]))}))
+        .ok("execute_task", json!({"task": "x", "wait_seconds": 1, "files": script(json!([{"step": "Waiting for nobody"}, {"sleep": 60}]))}))
         .await;
+    let shown = Person::new()
+        .types(&["task", "show", running["task_id"].as_str().unwrap()])
+        .env("WORKSPACE_BASE", client.state())
+        .output()
+        .unwrap();
+    assert!(printed(&shown.stdout).contains("Waiting for nobody"), "what was done so far: {shown:?}");
     let stop = Person::new()
         .types(&["task", "stop", running["task_id"].as_str().unwrap()])
         .env("WORKSPACE_BASE", client.state())
@@ -422,4 +428,50 @@ fn ctrl_c_asks_whether_to_stop_a_task_or_to_leave_it_running() {
     }
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(person.json(&["task", "list"])[0]["status"], "completed");
+}
+
+#[test]
+fn a_task_that_is_refused_the_network_says_so_and_leaves_it_on_record() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"run": "curl -sS http://198.51.100.7/"}, {"write": {"path": "a.txt", "content": "a"}}, {"finish": "tried"}]});
+    std::fs::write(person.folder("mock-script.json"), steps.to_string()).unwrap();
+    let ran =
+        person.run(&["run", "x", "--agent", "mock", "--level", "1", "--file", "mock-script.json", "--out", "results"]);
+    let told = printed(&ran.stderr);
+    assert!(
+        ran.status.success() && told.contains("sandbox-mcp task show task_") && told.contains("receipt.html"),
+        "{told}"
+    );
+    let task = &person.json(&["task", "list"])[0];
+    let page = std::fs::read_to_string(task["receipt"].as_str().unwrap()).unwrap();
+    assert!(page.contains(person.folder("results").to_str().unwrap()) && page.contains("GMT"), "{page}");
+    if !crate::network::only_by_proxy() {
+        assert!(told.contains("gives no network [policy `yolo-1`]"), "{told}");
+        assert!(page.contains("gives no network"), "{page}");
+        let logged = person.run(&["logs", "--network"]);
+        assert!(printed(&logged.stdout).contains("no_network"), "{logged:?}");
+    }
+}
+
+#[test]
+fn words_without_quotes_and_budgets_beyond_the_limit_are_answered_in_words() {
+    let person = Person::new();
+    let unquoted = person.run(&["run", "x", "--file", "a.csv", "b.csv"]);
+    assert!(printed(&unquoted.stderr).contains("--file '*.csv'") && unquoted.status.code() == Some(1), "{unquoted:?}");
+    let rich = person.run(&["run", "x", "--agent", "mock", "--budget", "50", "--out", "results"]);
+    assert!(printed(&rich.stderr).contains("$50.00 is lowered to $5.00"), "{rich:?}");
+    assert!(!printed(&rich.stderr).contains("only pretends"), "who names it knows: {rich:?}");
+    let nobody = person.run(&["run", "x", "--out", "more"]);
+    assert!(printed(&nobody.stderr).contains("`mock`, which only pretends"), "{nobody:?}");
+}
+
+#[test]
+fn a_model_that_is_not_there_is_said_soon_and_with_what_to_do() {
+    let person = Person::new();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    person.settles(&format!("model_url = \"http://{nobody}\"\n"));
+    let began = Instant::now();
+    let told = person.json(&["run", "x", "--agent", "claude", "--out", "results"]);
+    assert!(told["error"].as_str().unwrap().contains("no model's server runs at"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }

@@ -9,6 +9,9 @@ use sandbox_core::exec::{Exec, Exit};
 use super::{Agent, Assignment, Finished, WorkError, Worker};
 use script::Script;
 
+/// Its name.
+pub const MOCK: &str = "mock";
+
 const FILE: &str = "/workspace/output.txt";
 
 /// No model: it shows that everything around an agent works.
@@ -17,7 +20,7 @@ pub(super) struct Mock;
 #[async_trait]
 impl Agent for Mock {
     fn name(&self) -> &'static str {
-        "mock"
+        MOCK
     }
 
     async fn work(&self, task: Assignment, worker: &Worker<'_>) -> Result<Finished, WorkError> {

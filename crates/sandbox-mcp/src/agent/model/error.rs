@@ -18,6 +18,11 @@ pub enum ModelError {
     /// Nobody is there.
     #[error("the model cannot be asked: {0}")]
     Unreachable(String),
+    /// The machine is there, and nobody listens.
+    #[error(
+        "no model's server runs at {0}: start it, or name another with the setting `model_url` (SANDBOX_MCP_MODEL_URL in the environment)"
+    )]
+    Absent(String),
     /// It is not who it should be.
     #[error("the model cannot be asked: {0}")]
     Untrusted(String),
@@ -58,6 +63,7 @@ impl From<OutwardError> for ModelError {
     fn from(error: OutwardError) -> Self {
         match error {
             OutwardError::Unreachable { .. } | OutwardError::Broken { .. } => Self::Unreachable(error.to_string()),
+            OutwardError::Absent { target } => Self::Absent(target),
             OutwardError::Untrusted { .. } | OutwardError::Trust(_) => Self::Untrusted(error.to_string()),
             OutwardError::Key => Self::Key(error.to_string()),
         }
@@ -70,6 +76,7 @@ impl ModelError {
         match &mut self {
             Self::Key(text)
             | Self::Unreachable(text)
+            | Self::Absent(text)
             | Self::Untrusted(text)
             | Self::Cut(text)
             | Self::Malformed(text) => *text = scrub(text),

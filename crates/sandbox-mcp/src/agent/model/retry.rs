@@ -10,6 +10,9 @@ const LONGEST: Duration = Duration::from_secs(8);
 /// Whoever is told to wait longer gives up and says so: the task's time is limited.
 const TOO_LONG: Duration = Duration::from_secs(120);
 
+/// So often somebody who is not there is asked again.
+const A_FEW: u32 = 2;
+
 /// How long to wait before the next attempt; nothing where another one makes no sense.
 pub(super) fn after(error: &ModelError, attempt: u32) -> Option<Duration> {
     let usual = FIRST.saturating_mul(1 << attempt.saturating_sub(1).min(8)).min(LONGEST);
@@ -27,6 +30,8 @@ pub(super) fn after(error: &ModelError, attempt: u32) -> Option<Duration> {
         ModelError::Unreachable(_) | ModelError::Cut(_) | ModelError::Silent(_) | ModelError::Malformed(_) => {
             Some(usual)
         }
+        // One that is just being started is worth a moment.
+        ModelError::Absent(_) => (attempt <= A_FEW).then_some(usual),
         ModelError::Key(_) | ModelError::Untrusted(_) => None,
     }
 }
@@ -56,11 +61,13 @@ mod tests {
             (ModelError::Cut(String::new()), half),
             (ModelError::Silent(Duration::from_secs(1)), half),
             (ModelError::Key(String::new()), None),
+            (ModelError::Absent(String::new()), half),
             (ModelError::Stream { kind: "overloaded_error".into(), message: String::new() }, half),
             (ModelError::Stream { kind: "invalid_request_error".into(), message: String::new() }, None),
         ] {
             assert_eq!(after(&error, 1), expected, "{error:?}");
         }
+        assert_eq!(after(&ModelError::Absent(String::new()), 3), None);
         assert_eq!(after(&status(503, "", None, None), 3), Some(Duration::from_secs(2)));
         assert_eq!(after(&status(503, "", None, None), 40), Some(LONGEST));
     }

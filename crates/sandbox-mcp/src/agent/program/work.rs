@@ -301,8 +301,7 @@ impl<'a, 'w> Run<'a, 'w> {
         let seconds = idle.as_secs();
         if self.purse.silence() > idle {
             return Err(WorkError::Agent(format!(
-                "{name} was stopped: its model has said nothing for {seconds} s (`model_idle_seconds`). What it made is kept; \
-                 a follow-up in the same sandbox goes on"
+                "{name} was stopped: its model has said nothing for {seconds} s (`model_idle_seconds`). What it made is kept"
             )));
         }
         // Some do not tell when a tool begins: they may be running one.
@@ -313,8 +312,7 @@ impl<'a, 'w> Run<'a, 'w> {
         if self.purse.silence() == Duration::ZERO && self.heard.elapsed() > patience {
             let seconds = patience.as_secs();
             return Err(WorkError::Agent(format!(
-                "{name} was stopped: it has done nothing for {seconds} s{}. What it made is kept; a follow-up in the same \
-                 sandbox goes on",
+                "{name} was stopped: it has done nothing for {seconds} s{}. What it made is kept",
                 self.in_its_words()
             )));
         }

@@ -1,5 +1,7 @@
 //! The receipt as a page. It needs nothing from elsewhere, runs no script, and everything in it is text.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use serde_json::Value;
 
 use crate::agent::dollars;
@@ -19,13 +21,17 @@ pub(super) fn page(receipt: &Value) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
          content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>{id}</title><style>{STYLE}</style>\n\
          <h1>Receipt of a task</h1><pre>{task}</pre>\n<p><b class=\"{look}\">{status}</b> after {seconds} s, by the agent {agent} \
-         ({why}).</p>\n",
+         ({why}), begun {began}.</p>\n",
         id = text("task_id"),
         task = text("task"),
         seconds = receipt["duration_seconds"],
         agent = text("agent"),
         why = text("agent_why"),
+        began = date(&receipt["began"]),
     );
+    if let Some(folder) = receipt["results"].as_str() {
+        page.push_str(&format!("<p>The results are in <b>{}</b>.</p>\n", escaped(folder)));
+    }
     if let Some(error) = receipt["error"].as_str() {
         page.push_str(&format!("<p class=\"bad\">{}</p>\n", escaped(error)));
     }
@@ -42,6 +48,13 @@ pub(super) fn page(receipt: &Value) -> String {
     walls(&mut page, receipt);
     page.push_str("</html>\n");
     page
+}
+
+/// Milliseconds since 1970, as a date that people read.
+fn date(began: &Value) -> String {
+    let began = UNIX_EPOCH.checked_add(Duration::from_millis(began.as_u64().unwrap_or_default()));
+    // Nobody's clock is beyond that, and the library takes no later one.
+    httpdate::fmt_http_date(began.unwrap_or(UNIX_EPOCH).min(UNIX_EPOCH + Duration::from_secs(253_402_300_799)))
 }
 
 fn files(page: &mut String, receipt: &Value) {
@@ -210,11 +223,18 @@ mod tests {
             "steps": [{"at": 1, "note": "call", "words": evil, "tool": evil, "input": evil}, {"at": 2, "note": "result", "well": false, "summary": evil}],
             "hosts": [{"target": evil, "connections": 1, "refused": 0, "sent_bytes": 5, "received_bytes": 6}],
             "denials": [{"target": evil, "message": evil, "rule": evil}], "packages": [evil], "secrets": ["github"],
-            "cost": {"turns": 2, "usd": 0.5, "model": evil}, "budget_usd": 5.0, "enforced": {"memory": {"held": "kernel", "by": evil}},
+            "cost": {"turns": 2, "usd": 0.5, "model": evil}, "budget_usd": 5.0, "began": 1_794_792_577_000_u64, "results": evil, "enforced": {"memory": {"held": "kernel", "by": evil}},
         });
         let page = page(&receipt);
         assert!(!page.contains("<script") && !page.contains("<img") && !page.contains('\u{202e}'), "{page}");
-        for part in ["$0.50 of $5.00", "did not work", "github", "&lt;script&gt;", "SHA-256"] {
+        for part in [
+            "$0.50 of $5.00",
+            "did not work",
+            "github",
+            "&lt;script&gt;",
+            "SHA-256",
+            "begun Mon, 16 Nov 2026 01:29:37 GMT",
+        ] {
             assert!(page.contains(part), "{part}");
         }
     }

@@ -5,6 +5,7 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use sandbox_executor::protocol::FileKind;
@@ -71,14 +72,14 @@ fn put(folder: &Path, name: &str, content: &[u8]) -> io::Result<()> {
 /// One task.
 pub fn find(state: &Path, id: &TaskId) -> Option<Listed> {
     let folder = state.join("tasks").join(id.as_str());
-    read(&folder).map(|receipt| Listed { receipt, folder })
+    read_now(&folder).map(|receipt| Listed { receipt, folder })
 }
 
 /// All tasks, newest first, at most so many.
 pub fn list(state: &Path, most: usize) -> Vec<Listed> {
     let mut folders = folders(state);
     folders.truncate(most);
-    folders.into_iter().filter_map(|(_, folder)| Some(Listed { receipt: read(&folder)?, folder })).collect()
+    folders.into_iter().filter_map(|(_, folder)| Some(Listed { receipt: read_now(&folder)?, folder })).collect()
 }
 
 /// Tasks whose program was killed: they are reported as interrupted, with all steps that are known. Tells which.
@@ -101,6 +102,14 @@ pub fn recover(state: &Path) -> Vec<Value> {
         }
     }
     found
+}
+
+/// Notes where the results of a task were put.
+pub fn note_results(receipt: &Path, results: &Path) -> io::Result<()> {
+    let Some(folder) = receipt.parent() else { return Ok(()) };
+    let Some(mut receipt) = read(folder) else { return Ok(()) };
+    receipt["results"] = json!(std::path::absolute(results)?);
+    write(folder, &receipt)
 }
 
 /// Tells whoever works on a task to stop.
@@ -130,13 +139,30 @@ fn read(folder: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(folder.join(RECEIPT)).ok()?).ok()
 }
 
+/// One that may go on: with what it has done so far.
+fn read_now(folder: &Path) -> Option<Value> {
+    let mut receipt = read(folder)?;
+    if receipt["status"] == TaskStatus::Running.as_str() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let elapsed = now.saturating_sub(receipt["began"].as_u64().unwrap_or(now));
+        receipt["duration_seconds"] = json!(elapsed as f64 / 1000.0);
+        receipt["steps"] = steps(folder);
+        let bill = receipt["steps"].as_array().into_iter().flatten().rfind(|step| step["note"] == "cost").cloned();
+        if let Some(mut bill) = bill.filter(Value::is_object) {
+            let _ = bill.as_object_mut().map(|fields| (fields.remove("note"), fields.remove("at")));
+            receipt["cost"] = bill;
+        }
+    }
+    Some(receipt)
+}
+
 fn steps(folder: &Path) -> Value {
     let text = fs::read_to_string(folder.join(STEPS)).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()
 }
 
 /// Newest first.
-fn folders(state: &Path) -> Vec<(std::time::SystemTime, PathBuf)> {
+fn folders(state: &Path) -> Vec<(SystemTime, PathBuf)> {
     let entries = fs::read_dir(state.join("tasks")).into_iter().flatten().flatten();
     let is_task = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<TaskId>().is_ok());
     let made = |entry: fs::DirEntry| {

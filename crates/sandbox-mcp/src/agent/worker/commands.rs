@@ -9,7 +9,7 @@ use sandbox_core::{
 use sandbox_executor::protocol::Target;
 
 use super::{Note, WorkError, Worker};
-use crate::sandboxes::{Following, InputEnd, JobEvent, SandboxesError, access::Refused, patience, way_out::WayOut};
+use crate::sandboxes::{Following, InputEnd, JobEvent, SandboxesError, access::Refused, patience};
 
 /// A command that was started and is followed.
 pub struct Command<'w> {
@@ -110,7 +110,7 @@ impl Command<'_> {
                 JobEvent::Exited { exit, elapsed } => {
                     let job = following.job();
                     worker.running().retain(|running| *running != job);
-                    let mut denials = worker.session.way_out().map(WayOut::take_refused).unwrap_or_default();
+                    let mut denials = worker.session.take_refused(exit).await;
                     if let Exit::Limit(control) = exit {
                         denials.push(worker.session.ended_by(control, elapsed, &following.ending()));
                     }

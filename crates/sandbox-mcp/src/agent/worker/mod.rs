@@ -55,7 +55,7 @@ pub enum WorkError {
     #[error("{0}")]
     Budget(String),
     /// Somebody asked it to stop.
-    #[error("the task was interrupted. What it made is kept; a follow-up in the same sandbox goes on")]
+    #[error("the task was stopped before it had ended. What it made is kept")]
     Interrupted,
     /// The agent itself cannot go on; what to do about it is said.
     #[error("{0}")]
