@@ -28,7 +28,8 @@ fn debian_runs_and_installs_into_itself() {
     let script = ". /etc/os-release; echo $ID; perl -e 'print 6 * 7, \"\\n\"'; dpkg -l | grep -c ^ii > /workspace/n; test -s /workspace/n && getent passwd 1000 | cut -d: -f1";
     assert_eq!(here.sh("debian:1", script), "debian\n42\nsandbox\n");
     let writable = ["exec", "--policy", "yolo-4", "--image", "debian:1", "--", "sh", "-c"];
-    let script = "set -e; mkdir -p /p/DEBIAN /p/usr/share/mine; echo hi > /p/usr/share/mine/x; \
+    // The kit's images name only /bin.
+    let script = "set -e; PATH=/usr/sbin:/usr/bin:/sbin:/bin; mkdir -p /p/DEBIAN /p/usr/share/mine; echo hi > /p/usr/share/mine/x; \
         printf 'Package: mine\\nVersion: 1\\nArchitecture: all\\nMaintainer: me <me@example.com>\\nDescription: mine\\n' > /p/DEBIAN/control; \
         dpkg-deb -b /p /mine.deb >/dev/null; dpkg -i /mine.deb >/dev/null; cat /usr/share/mine/x; dpkg --purge mine >/dev/null; ls /usr/share/mine 2>/dev/null || echo gone";
     assert_eq!(here.ok(&[&writable[..], &[script]].concat()), "hi\ngone\n");
