@@ -118,7 +118,10 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     let money = cost["usd"].as_f64().map_or("no price is known".to_owned(), dollars);
     let tokens: u64 =
         ["input", "output", "cache_read", "cache_written"].iter().filter_map(|kind| cost[kind].as_u64()).sum();
-    say("cost", &format!("{money}, {tokens} tokens, {} questions to the model", cost["turns"]));
+    match cost["turns"].as_u64() {
+        Some(0) => say("cost", "nothing: no model was asked"),
+        _ => say("cost", &format!("{money}, {tokens} tokens, {} questions to the model", cost["turns"])),
+    }
     let steps: Vec<&str> = items(&receipt["steps"]).filter_map(|step| step["words"].as_str()).collect();
     say("steps", &steps.join("\n"));
     for (label, field) in [("new", "files_created"), ("changed", "files_changed")] {

@@ -8,7 +8,8 @@ use crate::agent::dollars;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid #ddd}\
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem;vertical-align:top;border-bottom:1px solid #eee;overflow-wrap:anywhere}\
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem;vertical-align:top;border-bottom:1px solid #eee;overflow-wrap:anywhere;min-width:5em}\
+td:first-child{min-width:9em}\
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.6rem;margin:.2rem 0;max-height:20rem;overflow:auto}\
 .good{color:#060}.bad{color:#a00}.dim{color:#777;white-space:nowrap}";
 
@@ -122,9 +123,13 @@ fn denials(page: &mut String, receipt: &Value) {
 
 fn cost(page: &mut String, receipt: &Value) {
     let cost = &receipt["cost"];
-    let money = cost["usd"].as_f64().map_or("no price is known".to_owned(), dollars);
+    let money = match cost["usd"].as_f64() {
+        Some(usd) => format!("{} of {}", dollars(usd), dollars(receipt["budget_usd"].as_f64().unwrap_or_default())),
+        None if cost["turns"] == 0 => "nothing: no model was asked".to_owned(),
+        None => "no price is known".to_owned(),
+    };
     let rows = vec![
-        vec!["cost".to_owned(), format!("{money} of {}", dollars(receipt["budget_usd"].as_f64().unwrap_or_default()))],
+        vec!["cost".to_owned(), money],
         vec!["questions to the model".to_owned(), format!("{} of {}", cost["turns"], receipt["budget_turns"])],
         vec!["model".to_owned(), shown(&cost["model"])],
         vec![
