@@ -10,10 +10,9 @@ const START_ONE: &str = "Start Docker (`systemctl start docker`) or Podman (`sys
 /// There is no engine to talk to.
 pub fn no_engine(address: &str, why: &str) -> Error {
     let fix = if why.contains("ermission denied") {
-        format!(
-            "Your user may not use that socket: add it to its group (`sudo usermod -aG docker $USER`, then log in again), \
-             or use Podman, which needs no group. {START_ONE}"
-        )
+        "Your user may not use that socket: add it to its group (`sudo usermod -aG docker $USER`, then log in again), or use \
+         Podman, which needs no group; the embedded backend (`--backend linux`) needs no engine"
+            .to_owned()
     } else {
         START_ONE.to_owned()
     };
@@ -35,7 +34,15 @@ pub fn words(error: &EngineError) -> String {
     }
 }
 
-fn with_sources(error: &dyn std::error::Error) -> String {
+/// How a connection failed says more than that one did.
+fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        if let Some(error) = inner.downcast_ref::<std::io::Error>() {
+            return error.to_string();
+        }
+        cause = inner.source();
+    }
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

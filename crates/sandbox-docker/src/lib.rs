@@ -37,7 +37,7 @@ mod trouble;
 mod usage;
 mod volumes;
 
-pub use attach::attach;
+pub use attach::{attach, bury, container};
 pub use backend::{DockerBackend, Options};
 
 /// The name under which sandboxes of this backend are known.

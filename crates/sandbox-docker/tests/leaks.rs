@@ -59,6 +59,7 @@ fn main() {
         for step in LIVING.into_iter().chain(["nothing"]) {
             failed += told(&format!("server killed at {step}"), || stage.kill_server(step));
         }
+        failed += told("what ended was said to be removed and its files stayed", || stage.bury_what_ended());
     } else {
         println!("skipped: SANDBOX_TEST_ENGINE names no engine (tests/engines/run starts some)");
     }
@@ -154,6 +155,23 @@ impl Stage<'_> {
         assert!(status.code().is_some_and(|code| code <= 3), "without an engine it ended with {status}");
         engine.start_again();
         self.nothing_is_left(&state, &before);
+    }
+
+    /// As `rm` does it with a sandbox whose container was ended by somebody else.
+    fn bury_what_ended(&self) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        let backend = backend(&self.engine, &state);
+        self.runtime.block_on(async {
+            let sandbox = backend.create(&spec(&self.image)).await.expect("a sandbox");
+            let folder = state.join("sandboxes").join(sandbox.facts().spec.id.as_str());
+            let container = sandbox_docker::container(&folder).expect("its container");
+            docker(&self.engine, &["kill", &container]);
+            sandbox_docker::bury(&folder).await.expect("buried");
+            assert_eq!(&things(&self.engine).await, &before);
+            sandbox_docker::bury(&folder).await.expect("twice is fine");
+            sandbox.destroy().await.expect("and so is this");
+        });
     }
 
     /// What lives is adopted and can be used, and then removed; everything else is gone, and all can be made anew.

@@ -409,11 +409,12 @@ impl Sandboxes {
     }
 
     fn reach(&self, id: &SessionId) -> Result<Arc<Session>, SandboxesError> {
-        let attached = (self.0.attach)(&self.0.folders.folder(id));
+        let folder = self.0.folders.folder(id);
+        let attached = (self.0.attach)(&folder);
         let (sandbox, ended): (Arc<dyn Sandbox>, _) = match (attached, self.0.folders.facts(id)) {
             (Ok(sandbox), _) => (sandbox, None),
             (Err(sandbox_core::Error::Ended { why, .. }), Some(facts)) => {
-                (Arc::new(Remains::new(facts, why.clone())), Some(why))
+                (Arc::new(Remains::new(facts, folder, why.clone())), Some(why))
             }
             (Err(error), _) => return Err(error.into()),
         };

@@ -1,6 +1,9 @@
 //! What is left of a sandbox that has ended without its server: facts and files, nothing that runs.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
 use async_trait::async_trait;
 use sandbox_core::{Channel, Door, Error, Facts, Result, Sandbox, Usage};
@@ -8,12 +11,13 @@ use sandbox_core::{Channel, Door, Error, Facts, Result, Sandbox, Usage};
 /// A sandbox that has ended. Its folder is removed by whoever removes it.
 pub(super) struct Remains {
     facts: Facts,
+    folder: PathBuf,
     why: String,
 }
 
 impl Remains {
-    pub fn new(facts: Facts, why: String) -> Self {
-        Self { facts, why }
+    pub fn new(facts: Facts, folder: PathBuf, why: String) -> Self {
+        Self { facts, folder, why }
     }
 }
 
@@ -39,8 +43,12 @@ impl Sandbox for Remains {
         self.why.clone()
     }
 
+    /// Engines keep containers and volumes of what has ended, with the files in them.
     async fn destroy(&self) -> Result<()> {
-        Ok(())
+        match self.facts.backend == sandbox_docker::BACKEND && self.folder.exists() {
+            true => sandbox_docker::bury(&self.folder).await,
+            false => Ok(()),
+        }
     }
 }
 

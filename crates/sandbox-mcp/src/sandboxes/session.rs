@@ -396,11 +396,11 @@ impl Session {
     }
 
     fn over(&self, why: &str) -> SandboxesError {
-        let files = self.folder.join("workspace");
-        let why = format!(
-            "{why}. Its files are kept in {} until it is cleaned up. Create a new sandbox to go on",
-            files.display()
-        );
+        let files = match sandbox_docker::container(&self.folder) {
+            Some(container) => format!("in its container: `docker cp {container}:/workspace FOLDER` takes them out,"),
+            None => format!("in {}", self.folder.join("workspace").display()),
+        };
+        let why = format!("{why}. Its files are kept {files} until it is cleaned up. Create a new sandbox to go on");
         sandbox_core::Error::Ended { id: self.id().clone(), why }.into()
     }
 
