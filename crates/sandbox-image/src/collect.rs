@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -17,6 +18,9 @@ use crate::{
     store::{Listed, Record, is_whole, written},
     work::{self, Order},
 };
+
+/// Folders that this process has thrown away, to name them.
+static THROWN_AWAY: AtomicU64 = AtomicU64::new(0);
 
 /// What was fetched in part is kept so long for whoever goes on with it.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -86,7 +90,9 @@ impl Images {
         let trash = self.store.trash();
         fs::create_dir_all(&trash).doing(|| format!("making {}", trash.display()))?;
         let mut gone = Vec::new();
-        for (number, folder) in folders.iter().enumerate() {
+        for folder in folders {
+            // Twice in one second is not too often.
+            let number = THROWN_AWAY.fetch_add(1, Ordering::Relaxed);
             let to = trash.join(format!("deleted-image-{}-{number}-{}", std::process::id(), crate::store::now()));
             if fs::rename(folder, &to).is_ok() {
                 gone.push(to);

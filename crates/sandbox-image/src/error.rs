@@ -112,8 +112,10 @@ impl ImageError {
                 "Log in with `docker login {registry}` or `podman login {registry}` (their files are read), or check its name"
             ),
             Self::Unreachable { registry, .. } => format!(
-                "Check the network, name a mirror of {registry} in the setting `registry_mirrors`, or bring the image as a \
-                 file: `docker save IMAGE -o image.tar` elsewhere, then `sandbox-mcp pull image.tar`"
+                "Check the network, name a mirror of {} in the setting `registry_mirrors`, or bring the image as a \
+                 file: `docker save IMAGE -o image.tar` elsewhere, then `sandbox-mcp pull image.tar`",
+                // What people call it is not where it answers.
+                if registry == "registry-1.docker.io" { "docker.io" } else { registry }
             ),
             Self::Answer { .. } => {
                 "Try again later, or bring the image as a file (`sandbox-mcp pull image.tar`)".into()

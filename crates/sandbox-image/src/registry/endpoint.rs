@@ -23,7 +23,9 @@ impl Endpoint {
     pub fn all(image: &Reference, registries: &Registries) -> Result<Vec<Self>, ImageError> {
         let registry = image.registry();
         let mut endpoints = Vec::new();
-        for mirror in registries.mirrors.get(registry).into_iter().flatten() {
+        // Some know it by where it answers.
+        let other = (registry == DOCKER.0).then(|| registries.mirrors.get(DOCKER.1)).flatten();
+        for mirror in registries.mirrors.get(registry).into_iter().chain(other).flatten() {
             endpoints.push(Self::mirror(mirror, registries)?);
         }
         endpoints.push(Self::own(registry, registries));

@@ -54,6 +54,15 @@ fn shared_layers_stay_until_the_last_image_goes() {
 }
 
 #[test]
+fn of_two_images_that_were_removed_at_once_one_stayed_on_the_disk() {
+    let here = Here::new();
+    pull(&here, "one:1", &Image::new(&[layer(&programs()), layer(&[file("one", b"1")])], gzip));
+    pull(&here, "two:1", &Image::new(&[layer(&[file("two", b"2")])], gzip));
+    here.ok(&["rmi", "one:1", "two:1"]);
+    assert_eq!((here.kept(), here.rubbish()), (0, Vec::new()));
+}
+
+#[test]
 fn the_budget_is_kept_and_who_was_used_last_stays() {
     let here = Here::new().with("SANDBOX_MCP_IMAGE_BUDGET", "7MiB");
     let image = |number: u8| {
