@@ -33,6 +33,8 @@ const SANDBOX: &str = "sandbox";
 const OF_FIRST: &str = "sandbox-mcp-of-container";
 /// What engines leave in the containers that they make.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
+/// The PID namespace of a machine's first process (PROC_PID_INIT_INO in the kernel's proc_ns.h).
+const OF_MACHINE: &str = "pid:[4026531836]";
 const VARIABLES: [&str; 2] = ["container", "KUBERNETES_SERVICE_HOST"];
 
 /// Whether this program was started as a container's own server: by the variable, and with nothing else to do.
@@ -82,8 +84,12 @@ fn check(mode: Option<OsString>) -> anyhow::Result<()> {
     }
 }
 
-/// Nothing is served where nothing is around it.
+/// Nothing is served where nothing is around it. Marks alone prove little: machines that were made from an image have them too,
+/// but all their processes are in the first namespace that a kernel has.
 fn is_container() -> bool {
+    if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == OF_MACHINE) {
+        return false;
+    }
     let of_first = std::env::args_os().next().is_some_and(|name| name == OF_FIRST);
     let marked = MARKS.iter().any(|mark| std::path::Path::new(mark).exists());
     getpid() == Pid::INIT || of_first || marked || VARIABLES.iter().any(|name| std::env::var_os(name).is_some())

@@ -74,7 +74,8 @@ fn a_mode_that_is_not_there_is_an_error_and_outside_of_a_container_nothing_is_se
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(run("gateway").contains("must be `sandbox`"));
-    if ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| std::path::Path::new(mark).exists()) {
+    let of_machine = std::fs::read_link("/proc/self/ns/pid").unwrap().as_os_str() == "pid:[4026531836]";
+    if !of_machine && ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| std::path::Path::new(mark).exists()) {
         println!("the rest is not tried: this machine is a container itself");
         return;
     }
