@@ -101,9 +101,14 @@ async fn of_secret(secret: &SecretSetting) -> Finding {
 
 /// What there is to say of a container engine, where there is one or somebody wants one.
 async fn of_engine(settings: &Settings) -> Vec<Finding> {
+    // Where sandboxes are made in one, it was looked at already.
+    if settings.backend == sandbox_docker::BACKEND {
+        return Vec::new();
+    }
     let Ok(backend) = app::engine(settings) else { return Vec::new() };
     let probe = backend.probe(&[]).await;
-    if probe.usable || settings.backend == probe.backend { probe.findings } else { Vec::new() }
+    let wanted = std::env::var_os("DOCKER_HOST").is_some();
+    if probe.usable || wanted { probe.findings } else { Vec::new() }
 }
 
 fn unusable(found: String) -> Probe {
@@ -192,7 +197,8 @@ fn show_matrix(probe: &Probe) {
     if controls.is_empty() {
         return;
     }
-    let title = format!("\nEvery policy on the backend {}, with the image `host`:", probe.backend);
+    let image = if probe.backend == sandbox_docker::BACKEND { "" } else { ", with the image `host`" };
+    let title = format!("\nEvery policy on the backend {}{image}:", probe.backend);
     screen::say(&screen::paint(&title, Look::Bold));
     let widest = probe.outlooks.iter().map(|outlook| outlook.policy.len()).max().unwrap_or(0);
     let controls: Vec<Control> = controls.into_iter().collect();

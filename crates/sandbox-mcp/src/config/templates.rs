@@ -116,7 +116,12 @@ impl Settings {
         let named = |template: &&Template| matches!(&template.image, Image::Reference(known) if known == image);
         let Some(template) = self.templates.values().find(named) else { return error };
         let Some(recipe) = template.recipe else { return error };
-        let (name, why) = (&template.name, error.to_string());
+        let name = &template.name;
+        // What its backend would do about it is another thing than what is to be done about a template.
+        let why = match error {
+            Error::Unavailable { what, why, .. } => format!("{what}: {why}"),
+            other => other.to_string(),
+        };
         Error::Unavailable {
             what: format!("the image of the template `{name}` is not there"),
             why: why.trim_end_matches('.').to_owned(),

@@ -365,6 +365,9 @@ fn who_tries_to_connect_without_a_network_is_told_that_there_is_none() {
         // bwrap makes the network itself, and nobody of ours can look into it.
         assert!(code != Some(0) && (told || only_by_proxy()), "{fails}: {stderr}");
     }
+    let script = "$BIN exec --policy yolo-1 -- curl -sS http://198.51.100.7/; echo code $?";
+    let seen = crate::person::typing_at_a_terminal(&person, script, &[]);
+    assert!(seen.contains("code 7") && (seen.contains("gives no network") || only_by_proxy()), "at a terminal: {seen}");
     for other in ["false", "curl -sS http://127.0.0.1:9/", "curl -s http://example.invalid/; true"] {
         let (_, stderr) = tell(other);
         assert!(!stderr.contains("network"), "{other}: {stderr}");
