@@ -335,6 +335,9 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
         _ if ended => Finding::held("the whole sandbox ended, as its label says"),
         // So ends a command in gVisor whose memory this machine's kernel took.
         true if expectation::may_end_as_a_whole(facts) => Finding::held("it was ended without a word"),
+        _ if finding.outcome == Outcome::Failed && memory_is_full(&cell, limits.memory).await => {
+            Finding::held(format!("its memory is full, so it gets nowhere ({})", finding.detail))
+        }
         _ => finding,
     };
     trouble.extend(own.err().filter(|_| !ended));
@@ -362,6 +365,15 @@ async fn exhaust(bench: &Bench, attack: &Attack, bystander: &Cell, healthy: &[St
 
 async fn has_ended(cell: &Cell) -> bool {
     timeout(ANSWER, cell.sandbox.ended()).await.is_ok()
+}
+
+/// Where nothing is left of its memory a kernel throws out pages of the programs that run and reads them again, for as long as it
+/// finds any. Nobody is killed then, and nobody but that sandbox waits.
+async fn memory_is_full(cell: &Cell, limit: Bytes) -> bool {
+    match timeout(ANSWER, cell.sandbox.usage()).await {
+        Ok(Ok(usage)) => usage.memory.0 <= limit.0 && usage.memory.0 >= limit.0 / 10 * 9,
+        _ => false,
+    }
 }
 
 /// Processor time as it is counted outside, and when.
