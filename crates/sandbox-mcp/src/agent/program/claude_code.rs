@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     chance,
-    dialect::{Dialect, Invocation, Said, Start, call, result, short, text_of},
+    dialect::{Dialect, Invocation, Resume, Said, Start, call, result, short, text_of},
     home::{HomeFile, When},
     lending::PLACEHOLDER,
 };
@@ -55,9 +55,10 @@ impl Dialect for ClaudeCode {
             start.prompt,
         ];
         let conversation = match start.resume {
-            Some(session) => ["--resume", session],
-            None => ["--session-id", start.session],
+            Resume::Named(session) => ["--resume", session],
+            Resume::Nothing | Resume::Last => ["--session-id", start.session],
         };
+        let session = Some(conversation[1].to_owned());
         let mut argv: Vec<&str> = words.into_iter().chain(conversation).collect();
         if !start.trusts_workspace {
             argv.extend(["--setting-sources", "", "--strict-mcp-config"]);
@@ -81,7 +82,11 @@ impl Dialect for ClaudeCode {
             ("IS_SANDBOX", "1"),
         ];
         let env = settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env: env.collect::<BTreeMap<_, _>>() }
+        Invocation {
+            argv: argv.into_iter().map(str::to_owned).collect(),
+            env: env.collect::<BTreeMap<_, _>>(),
+            session,
+        }
     }
 
     fn home(&self) -> Result<Vec<HomeFile>, WorkError> {

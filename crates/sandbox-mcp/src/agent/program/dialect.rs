@@ -30,7 +30,7 @@ pub(super) struct Start<'a> {
     /// How much it may write at once.
     pub answer: u64,
     /// The conversation to go on with.
-    pub resume: Option<&'a str>,
+    pub resume: &'a Resume,
     /// The name of a new conversation.
     pub session: &'a str,
     /// Whether hooks, plugins and servers that lie in the workspace may run.
@@ -41,11 +41,24 @@ pub(super) struct Start<'a> {
     pub prompt_file: &'a str,
 }
 
+/// The conversation that a program goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// None: a new one begins.
+    Nothing,
+    /// The last one that there is: the server was killed before the program said what it calls it.
+    Last,
+    /// The one of this name.
+    Named(String),
+}
+
 /// How to start it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// The name of its conversation, where it does not choose one itself.
+    pub session: Option<String>,
 }
 
 /// Something that a program said.

@@ -4,7 +4,7 @@ use sandbox_core::exec::Exit;
 use serde_json::{Value, json};
 
 use super::{
-    dialect::{Dialect, Invocation, Said, Start, call, result, short},
+    dialect::{Dialect, Invocation, Resume, Said, Start, call, result, short},
     home::HomeFile,
     lending::PLACEHOLDER,
 };
@@ -33,9 +33,17 @@ impl Dialect for OpenCode {
     fn invocation(&self, start: &Start<'_>) -> Invocation {
         // Without a title it would ask the model for one.
         let mut argv = vec![start.program, "run", "--format", "json", "--title", "task"];
-        if let Some(session) = start.resume {
-            argv.extend(["--session", session]);
-        }
+        let session = match start.resume {
+            Resume::Nothing => None,
+            Resume::Last => {
+                argv.push("--continue");
+                None
+            }
+            Resume::Named(session) => {
+                argv.extend(["--session", session]);
+                Some(session.clone())
+            }
+        };
         let settings = config(start).to_string();
         let mut env = vec![
             ("OPENCODE_CONFIG_CONTENT", settings.as_str()),
@@ -49,7 +57,7 @@ impl Dialect for OpenCode {
             env.extend([("OPENCODE_PURE", "1"), ("OPENCODE_DISABLE_PROJECT_CONFIG", "1")]);
         }
         let env = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env }
+        Invocation { argv: argv.into_iter().map(str::to_owned).collect(), env, session }
     }
 
     /// It has two ways to load plugins, and nothing turns off the second: what these name is executed (seen in 1.18.34).

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     claude_code::ClaudeCode,
-    dialect::{Dialect, Said, Start},
+    dialect::{Dialect, Resume, Said, Start},
     opencode::OpenCode,
 };
 use crate::{agent::Note, config::ModelApi};
@@ -33,7 +33,7 @@ fn shown(said: &[Said]) -> Vec<String> {
     said.iter().map(word).collect()
 }
 
-fn start(trusts_workspace: bool, resume: Option<&'static str>) -> Start<'static> {
+fn start(trusts_workspace: bool, resume: &Resume) -> Start<'_> {
     Start {
         program: "/opt/agents/x/x",
         address: "http://127.0.0.1:3128/services/model-1",
@@ -136,17 +136,18 @@ fn nothing_that_a_program_says_breaks_anything() {
 
 #[test]
 fn what_lies_in_the_workspace_is_left_alone_unless_it_is_trusted() {
-    let claude = |trusts| ClaudeCode::default().invocation(&start(trusts, None));
+    let claude = |trusts| ClaudeCode::default().invocation(&start(trusts, &Resume::Nothing));
     assert!(claude(false).argv.windows(2).any(|pair| pair == ["--setting-sources", ""]));
     assert!(claude(false).argv.contains(&"--strict-mcp-config".to_owned()));
     assert!(!claude(true).argv.iter().any(|word| word == "--setting-sources" || word == "--strict-mcp-config"));
     assert!(claude(false).argv.windows(2).any(|pair| pair == ["--session-id", "s-1"]));
-    let again = ClaudeCode::default().invocation(&start(false, Some("old")));
+    let again = ClaudeCode::default().invocation(&start(false, &Resume::Named("old".to_owned())));
     assert!(again.argv.windows(2).any(|pair| pair == ["--resume", "old"]));
-    let open = |trusts| OpenCode::default().invocation(&start(trusts, Some("ses_1")));
+    let open = |trusts| OpenCode::default().invocation(&start(trusts, &Resume::Named("ses_1".to_owned())));
     assert_eq!(open(false).env["OPENCODE_DISABLE_PROJECT_CONFIG"], "1");
     assert!(!open(true).env.contains_key("OPENCODE_DISABLE_PROJECT_CONFIG"));
     assert!(open(false).argv.windows(2).any(|pair| pair == ["--session", "ses_1"]));
+    assert!(OpenCode::default().invocation(&start(false, &Resume::Last)).argv.contains(&"--continue".to_owned()));
     let config: Value = serde_json::from_str(&open(false).env["OPENCODE_CONFIG_CONTENT"]).unwrap();
     let options = &config["provider"]["sandbox"]["options"];
     assert_eq!(options["baseURL"], "http://127.0.0.1:3128/services/model-1/v1");

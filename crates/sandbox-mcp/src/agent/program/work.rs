@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::{
     Program, chance,
-    dialect::{Dialect, Said, Start, short},
+    dialect::{Dialect, Resume, Said, Start, short},
     home, leftover,
     lending::{self, LentModel},
     placing, prompt,
@@ -57,16 +57,19 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
     let purse = Arc::new(Purse::new(task.budget, settings.model.clone(), model.clone(), sender));
     let lent = lending::lend(worker, purse.clone()).await?;
     home::furnish(program.dialect().home()?, worker).await?;
-    let known = task.memory.as_ref().and_then(|memory| memory["session"].as_str()).map(str::to_owned);
     let mut text = task.task;
-    let mut resume = known;
+    let mut resume = match task.memory.as_ref().map(|memory| memory["session"].as_str()) {
+        None => Resume::Nothing,
+        Some(None) => Resume::Last,
+        Some(Some(session)) => Resume::Named(session.to_owned()),
+    };
     loop {
         let mut run = Run::new(program, worker, &purse, &mut told);
-        let ended = run.follow(&path, &model, &lent, resume.as_deref(), &text).await;
+        let ended = run.follow(&path, &model, &lent, &resume, &text).await;
         let session = run.session.take();
-        if resume.is_some() && run.dialect.has_forgotten() {
+        if resume != Resume::Nothing && run.dialect.has_forgotten() {
             worker.say("The earlier conversation is gone; beginning anew").await;
-            resume = None;
+            resume = Resume::Nothing;
             continue;
         }
         let output = ended?;
@@ -75,7 +78,7 @@ pub(super) async fn work(program: &Program, task: Assignment, worker: &Worker<'_
         if more.is_empty() {
             return Ok(Finished { output });
         }
-        (text, resume) = (more.join("\n\n"), session);
+        (text, resume) = (more.join("\n\n"), session.map_or(Resume::Nothing, Resume::Named));
     }
 }
 
@@ -141,7 +144,7 @@ impl<'a, 'w> Run<'a, 'w> {
         path: &str,
         model: &str,
         lent: &LentModel<'_>,
-        resume: Option<&str>,
+        resume: &Resume,
         text: &str,
     ) -> Result<String, WorkError> {
         let mut command = self.start(path, model, lent, resume).await?;
@@ -178,7 +181,7 @@ impl<'a, 'w> Run<'a, 'w> {
         path: &str,
         model: &str,
         lent: &LentModel<'_>,
-        resume: Option<&str>,
+        resume: &Resume,
     ) -> Result<Command<'a>, WorkError> {
         let (settings, address, session) = (self.worker.settings(), lent.address(), chance::uuid()?);
         let invocation = self.dialect.invocation(&Start {
@@ -194,10 +197,16 @@ impl<'a, 'w> Run<'a, 'w> {
             prompt: prompt::PROMPT,
             prompt_file: prompt::FILE,
         });
+        self.remember(invocation.session.as_deref());
         let mut exec = Exec::argv(invocation.argv);
         exec.env = invocation.env;
         exec.stdin = Stdin::Piped;
         self.worker.start(exec).await
+    }
+
+    /// At once: whoever is stopped, runs out of time or loses its server is gone on with all the same.
+    fn remember(&self, session: Option<&str>) {
+        self.worker.remember_now(json!({ "session": session, "version": self.program.installed.version }));
     }
 
     /// Reads what it printed, line by line.
@@ -226,8 +235,7 @@ impl<'a, 'w> Run<'a, 'w> {
                 let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
                 let fitting = Some(id).filter(|id| id.len() <= 100 && id.chars().all(fits));
                 if fitting.is_some() && fitting != self.session {
-                    // At once: whoever is stopped, runs out of time or loses its server is gone on with all the same.
-                    self.worker.remember(json!({ "session": fitting, "version": self.program.installed.version }));
+                    self.remember(fitting.as_deref());
                 }
                 self.session = fitting;
             }

@@ -191,6 +191,12 @@ impl<'a> Worker<'a> {
         self.conversation.keep(memory);
     }
 
+    /// The same, of little, and it is written when this returns.
+    pub fn remember_now(&self, memory: Value) {
+        self.conversation.keep(memory);
+        self.conversation.flush();
+    }
+
     /// Notes a refusal; the newest are kept.
     pub fn denied(&self, denial: Denial) {
         let denials = &mut self.last().1;
