@@ -71,6 +71,11 @@ pub fn no_devices(facts: &Facts) -> Expected {
     held_if(!says(facts, Control::Filesystem).contains("device files lead to the few devices"))
 }
 
+/// Files in `/dev`: a label says where they are root's own, in memory.
+pub fn device_folder(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Filesystem).contains("root inside may change its /dev"))
+}
+
 /// Scores for out-of-memory kills: a kernel of the sandbox's own that looks at none says so.
 pub fn scores(facts: &Facts) -> Expected {
     held_if(!says(facts, Control::Privileges).contains("scores for out-of-memory kills mean nothing"))

@@ -64,17 +64,17 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
                 enforcement.hold(control, Held::Kernel, how);
             }
             (_, true) => enforcement.hold(control, Held::Kernel, format!("{by}: {value}")),
-            (Control::Pids, false) => {
-                let how = format!("rlimit, counted for all containers of this user together: {value}");
-                enforcement.hold(control, Held::Kernel, how);
-            }
             (_, false) => {
                 let why = if engine.rootless && engine.cgroup == 1 {
                     "an engine without root has no cgroups of version 1".to_owned()
                 } else {
                     format!("{} has no such cgroup on this kernel", engine.kind.name())
                 };
-                enforcement.hold(control, Held::None, format!("{value} wanted, and {why}"));
+                let shared = match control {
+                    Control::Pids => "; an rlimit holds it for all containers of this user together",
+                    _ => "",
+                };
+                enforcement.hold(control, Held::None, format!("{value} wanted, and {why}{shared}"));
             }
         }
     }
@@ -276,7 +276,7 @@ mod tests {
         let enforcement = of(&spec(policy.clone()), &engine, "calls", None);
         let refused = enforcement.satisfies(&policy).unwrap_err().to_string();
         assert!(refused.contains("memory (not held here") && refused.contains("cpu (not held here"), "{refused}");
-        assert!(!refused.contains("pids ("), "{refused}");
+        assert!(refused.contains("pids (not held here"), "{refused}");
         assert!(of(&spec(policy.clone()), &docker(), "calls", None).satisfies(&policy).is_ok());
     }
 

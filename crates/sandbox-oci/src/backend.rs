@@ -20,6 +20,7 @@ use sandbox_linux::{
     LEASE_VARIABLE, certificates,
     folder::{self, Lock},
     host::Host,
+    ids::IdSource,
     images::{self, Standing},
     prepared,
     seccomp::Chosen,
@@ -40,6 +41,10 @@ use crate::{
 pub const BACKEND: &str = "oci";
 /// Beyond the policy's own patience: a keeper tells when that is over.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// What to do where commands and executor would have to be the same user.
+pub(crate) const MORE_IDS: &str = "Install the package `uidmap` and give yourself ids: `sudo usermod --add-subuids 100000-165535 \
+     --add-subgids 100000-165535 $USER`; or use the embedded backend, which needs none";
 
 /// Sandboxes by an OCI runtime.
 #[derive(Clone)]
@@ -88,6 +93,14 @@ impl OciBackend {
         let look = move || -> Result<Found> {
             let runtime = Runtime::find(&inner.wanted)?;
             let host = look_at_host(&inner.state)?;
+            if host.ids == IdSource::Single {
+                let why = "you have one id only, so commands would be root inside, and the executor's equals";
+                return Err(Error::Unavailable {
+                    what: format!("the backend `{BACKEND}` cannot be used"),
+                    why: why.into(),
+                    fix: MORE_IDS.into(),
+                });
+            }
             let _ = inner.found.set(Ok(Found { runtime: runtime.clone(), host: host.clone() }));
             Ok(Found { runtime, host })
         };

@@ -40,8 +40,8 @@ pub const VERDICTS: &str = "verdicts";
 pub struct Wanted {
     /// What the sandbox runs on.
     pub kind: Kind,
-    /// Its ids, where it has more than one.
-    pub ids: Option<IdMap>,
+    /// Its ids.
+    pub ids: IdMap,
     /// What the executor starts with, as a bit set.
     pub capabilities: u64,
     /// Size of `/tmp`.
@@ -82,11 +82,9 @@ pub fn config(wanted: &Wanted) -> Result<Spec, OciSpecError> {
         )
         .rlimits(limits(&wanted.counts)?)
         .build()?;
-    let mut linux = LinuxBuilder::default().namespaces(namespaces(wanted)?);
-    if let Some(ids) = &wanted.ids {
-        let mappings = mappings(ids)?;
-        linux = linux.uid_mappings(mappings.clone()).gid_mappings(mappings);
-    }
+    let mappings = mappings(&wanted.ids)?;
+    let mut linux =
+        LinuxBuilder::default().namespaces(namespaces(wanted)?).uid_mappings(mappings.clone()).gid_mappings(mappings);
     if let Some((name, limits)) = &wanted.cgroup {
         linux = linux.cgroups_path(cgroup_path(name)).resources(resources(limits)?);
     }
@@ -122,9 +120,8 @@ fn owned(names: &[&str]) -> Vec<String> {
 /// Each of its own.
 fn namespaces(wanted: &Wanted) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
-    let always = [Pid, Network, Ipc, Uts, Mount];
-    let more = [(wanted.kind == Kind::Plain, Cgroup), (wanted.ids.is_some(), User)];
-    let more = more.into_iter().filter_map(|(wanted, kind)| wanted.then_some(kind));
+    let always = [Pid, Network, Ipc, Uts, Mount, User];
+    let more = (wanted.kind == Kind::Plain).then_some(Cgroup);
     always.into_iter().chain(more).map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
 }
 
@@ -176,8 +173,12 @@ fn mounts(wanted: &Wanted) -> Result<Vec<Mount>, OciSpecError> {
     let memory = |target: &str, size: u64, mode: &str| {
         mount(target, "tmpfs", &["nosuid", "nodev", &format!("size={size}"), &format!("mode={mode}")])
     };
-    let mut mounts = vec![mount("/proc", "proc", &["nosuid", "nodev", "noexec"])?];
-    if wanted.kind == Kind::Plain {
+    let mut mounts = Vec::new();
+    if wanted.kind == Kind::Gvisor {
+        // It knows no paths that are only to be read, and what it has there is root's to write.
+        mounts.push(mount("/proc", "proc", &["nosuid", "nodev", "noexec", "ro"])?);
+    } else {
+        mounts.push(mount("/proc", "proc", &["nosuid", "nodev", "noexec"])?);
         mounts.push(mount("/dev", "tmpfs", &["nosuid", "noexec", "size=65536", "mode=755"])?);
         let terminals = format!("max={}", sandbox_linux::counts::TERMINALS);
         let options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals];
@@ -213,7 +214,7 @@ mod tests {
     fn wanted(kind: Kind, source: IdSource) -> Wanted {
         Wanted {
             kind,
-            ids: (source != IdSource::Single).then(|| IdMap::new(source, 1, 1000)),
+            ids: IdMap::new(source, 1, 1000),
             capabilities: 1 << 5 | 1 << 6 | 1 << 7,
             tmp: Bytes::mib(100),
             counts: Counts::new(Inotify { instances: 128, watches: 8192 }, 64, Memory::Counted),
@@ -254,11 +255,10 @@ mod tests {
             assert!(namespaces.iter().all(|one| one.get("path").is_none()), "none is joined: {namespaces:?}");
             namespaces.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect()
         };
-        assert_eq!(kinds(&told(&wanted(Kind::Gvisor, IdSource::Single))), ["pid", "network", "ipc", "uts", "mount"]);
-        assert_eq!(
-            kinds(&told(&wanted(Kind::Plain, IdSource::Ranges))),
-            ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"]
-        );
+        let gvisors = ["pid", "network", "ipc", "uts", "mount", "user"];
+        assert_eq!(kinds(&told(&wanted(Kind::Gvisor, IdSource::Ranges))), gvisors);
+        let plain = kinds(&told(&wanted(Kind::Plain, IdSource::Ranges)));
+        assert_eq!(plain, ["pid", "network", "ipc", "uts", "mount", "user", "cgroup"]);
     }
 
     #[test]
@@ -266,7 +266,6 @@ mod tests {
         let linux = &told(&wanted(Kind::Gvisor, IdSource::Ranges))["linux"];
         let range = json!([{"containerID": 0, "hostID": 0x1000_0000 + 65_536, "size": 65_536}]);
         assert_eq!((&linux["uidMappings"], &linux["gidMappings"]), (&range, &range));
-        assert!(told(&wanted(Kind::Gvisor, IdSource::Single))["linux"].get("uidMappings").is_none());
     }
 
     #[test]

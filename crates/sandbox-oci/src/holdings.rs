@@ -6,19 +6,18 @@ use sandbox_core::{
 };
 use sandbox_linux::{
     host::Host,
-    ids::IdSource,
     network::Kind as Network,
     plan::{self, Watch},
     prepared::Prepared,
 };
 
 use crate::{
-    plan::{GVISORS_OWN, OwnIds},
+    plan::GVISORS_OWN,
     runtime::{Kind, Runtime},
 };
 
 /// How every limit is held, and what of it is ours to watch.
-pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds) -> (Enforcement, Watch) {
+pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime) -> (Enforcement, Watch) {
     let limits = &spec.policy.limits;
     let gvisor = runtime.kind == Kind::Gvisor;
     let (covers, by) = (host.cgroup.covers(), host.cgroup.name());
@@ -93,14 +92,18 @@ pub fn of_limits(spec: &SandboxSpec, host: &Host, runtime: &Runtime, ids: OwnIds
         Network::Wired => format!("{network}; our proxy is the only way out, for programs that know one"),
     };
     enforcement.hold(Control::Network, Held::Kernel, network);
-    enforcement.hold(Control::Filesystem, Held::Kernel, files);
+    let of_root = match spec.policy.privileges.user {
+        User::Root if gvisor => "; root inside may change its /dev, which is in memory",
+        _ => "",
+    };
+    enforcement.hold(Control::Filesystem, Held::Kernel, format!("{files}{of_root}"));
     enforcement.hold(Control::Privileges, Held::Kernel, privileges);
-    of_executor(&mut enforcement, spec, ids, runtime.kind);
+    of_executor(&mut enforcement, spec, runtime.kind);
     of_profile(&mut enforcement, spec);
     (enforcement, watch)
 }
 
-fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds, kind: Kind) {
+fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, kind: Kind) {
     const SYS_PTRACE: u64 = 1 << 19;
     let traces = spec.policy.privileges.capabilities.bits() & SYS_PTRACE != 0;
     let other = match kind {
@@ -109,18 +112,14 @@ fn of_executor(enforcement: &mut Enforcement, spec: &SandboxSpec, ids: OwnIds, k
         }
         Kind::Plain => "the executor is another user than the commands",
     };
-    let (held, how) = match (ids, spec.policy.privileges.user) {
+    let (held, how) = match spec.policy.privileges.user {
         _ if traces => (Held::None, "the policy grants sys_ptrace, which reaches into every process, the executor too"),
-        (OwnIds::One, _) => (
-            Held::Kernel,
-            "there is one id only, which is root inside: the executor has the commands' uid, and is not dumpable",
-        ),
-        (_, User::Root) if kind == Kind::Plain => (
+        User::Root if kind == Kind::Plain => (
             Held::Kernel,
             "the executor has the commands' uid: it is not dumpable, but what /proc tells about it is not hidden",
         ),
-        (_, User::Root) => (Held::Kernel, "the executor has the commands' uid: it is not dumpable"),
-        _ => (Held::Kernel, other),
+        User::Root => (Held::Kernel, "the executor has the commands' uid: it is not dumpable"),
+        User::Sandbox => (Held::Kernel, other),
     };
     enforcement.hold(Control::ExecutorIdentity, held, how);
 }
@@ -155,9 +154,4 @@ pub fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, prepared: 
     if !how.is_empty() {
         enforcement.hold(Control::Commands, held, how.join("; "));
     }
-}
-
-/// What ids this host gives to a sandbox.
-pub fn own_ids(host: &Host) -> OwnIds {
-    if host.ids == IdSource::Single { OwnIds::One } else { OwnIds::Many }
 }

@@ -39,15 +39,6 @@ const GVISORS_THREADS: u32 = 8192;
 /// What the executor needs to hold the number of processes in gVisor, and gives up: dac_override, setpcap, sys_admin.
 const FOR_GROUNDWORK: u64 = 1 << 1 | 1 << 8 | 1 << 21;
 
-/// How many ids a sandbox has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnIds {
-    /// Enough for the executor to be another user than the commands.
-    Many,
-    /// The user's own.
-    One,
-}
-
 /// One sandbox, ready to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -63,8 +54,8 @@ pub struct Plan {
     pub ground: Option<PathBuf>,
     /// The image that it stands on; it is kept as long as the sandbox has a link to it.
     pub image: Option<PathBuf>,
-    /// User and group ids, where there is more than one.
-    pub ids: Option<IdMap>,
+    /// User and group ids.
+    pub ids: IdMap,
     /// The root file system.
     pub root: RootSource,
     /// What is done to it, in this order.
@@ -100,17 +91,16 @@ pub fn plan(
     lease: Duration,
 ) -> Result<(Plan, Enforcement)> {
     let (policy, gvisor) = (&spec.policy, runtime.kind == Kind::Gvisor);
-    let own_ids = holdings::own_ids(host);
-    let (mut enforcement, watch) = holdings::of_limits(spec, host, runtime, own_ids);
+    let (mut enforcement, watch) = holdings::of_limits(spec, host, runtime);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     holdings::of_commands(&mut enforcement, spec, prepared);
     enforcement.satisfies(policy)?;
-    let (user, one) = (plan::user_id(spec), own_ids == OwnIds::One);
-    let ids = (!one).then(|| plan::id_map(spec, host, sandbox_linux::slot(&spec.id), user));
-    let owner = |id: u32| ids.as_ref().map_or(0, |ids| ids.outside(id));
+    let user = plan::user_id(spec);
+    let ids = plan::id_map(spec, host, sandbox_linux::slot(&spec.id), user);
+    let owner = |id: u32| ids.outside(id);
     let covers = host.cgroup.covers();
     let processors = (!covers.cpu).then_some(policy.limits.cpu_millis.div_ceil(1000) as usize);
-    let kept = plan::capabilities(policy.privileges.capabilities, one);
+    let kept = plan::capabilities(policy.privileges.capabilities, false);
     let counts = Counts::new(host.inotify, policy.limits.pids, Memory::Counted);
     let limits = CgroupLimits {
         memory: policy.limits.memory.0 + if gvisor { GVISORS_OWN.0 } else { 0 },
@@ -159,14 +149,14 @@ pub fn plan(
         limits: if gvisor { limits } else { CgroupLimits { pids: GVISORS_THREADS, ..limits } },
         processors,
         // gVisor counts for itself.
-        counts: if gvisor || one { Vec::new() } else { counts.of_user_namespace() },
+        counts: if gvisor { Vec::new() } else { counts.of_user_namespace() },
         watch,
         boot: Boot {
             attachment: Attachment::Call {
                 path: format!("{INNER}/{DOOR}"),
                 carries: if gvisor { Carries::Bytes } else { Carries::Descriptors },
             },
-            user: if one { Identity::Same } else { Identity::Drop { uid: user, gid: user } },
+            user: Identity::Drop { uid: user, gid: user },
             capabilities: policy.privileges.capabilities.bits(),
             workspace: WORKSPACE.into(),
             places: match policy.filesystem.root {
@@ -176,7 +166,7 @@ pub fn plan(
             env: plan::variables(spec, named),
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
-            pids: gvisor.then_some(boot::processes_of_user(policy.limits.pids, one || user == 0)),
+            pids: gvisor.then_some(boot::processes_of_user(policy.limits.pids, user == 0)),
             process_memory: None,
             file_size: Some(policy.limits.disk),
             descriptors: counts.descriptors_of_commands(),

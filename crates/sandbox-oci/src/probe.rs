@@ -8,7 +8,7 @@ use sandbox_core::{
 use sandbox_linux::{cgroup::CgroupHost, ids::IdSource, images};
 
 use crate::{
-    backend::{BACKEND, Found, OciBackend, in_words},
+    backend::{BACKEND, Found, MORE_IDS, OciBackend, in_words},
     runtime::{Kind, install},
 };
 
@@ -87,12 +87,7 @@ fn ids(found: &Found) -> Finding {
     match found.host.ids {
         IdSource::Ranges => finding("ids", Grade::Good, "root: every sandbox has 65,536 of its own", None),
         IdSource::Subordinate { count } => finding("ids", Grade::Good, format!("{count} subordinate ids"), None),
-        IdSource::Single => finding(
-            "ids",
-            Grade::Weak,
-            "only your own, which is root inside: the executor shares its id with the commands",
-            Some("Install the package `uidmap` and give yourself ids: `sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER`".into()),
-        ),
+        IdSource::Single => finding("ids", Grade::Broken, "only your own", Some(MORE_IDS.into())),
     }
 }
 

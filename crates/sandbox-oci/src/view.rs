@@ -67,11 +67,10 @@ struct Materials {
 
 impl Materials {
     fn gather(plan: &Plan) -> Result<Self, String> {
+        let mapped = || namespace(&plan.ids).map_err(|error| format!("mapping ids failed: {error}"));
+        let shown = |map_ids: bool| map_ids.then(mapped).transpose();
         let layered = |layers: &Layers| {
-            let ids = match (layers.map_ids, &plan.ids) {
-                (true, Some(ids)) => Some(namespace(ids).map_err(|error| format!("mapping ids failed: {error}"))?),
-                _ => None,
-            };
+            let ids = shown(layers.map_ids)?;
             layers::assemble(&plan.folder, layers, ids.as_ref().map(AsFd::as_fd))
                 .map_err(|error| format!("layering over {:?} failed: {error}", layers.lower))
         };
@@ -82,10 +81,7 @@ impl Materials {
                 enact::tmpfs(4 << 20, 0o755).map_err(|error| format!("making the root file system failed: {error}"))?
             }
             RootSource::Bound { folder, map_ids } => {
-                let ids = match (map_ids, &plan.ids) {
-                    (true, Some(ids)) => Some(namespace(ids).map_err(|error| format!("mapping ids failed: {error}"))?),
-                    _ => None,
-                };
+                let ids = shown(*map_ids)?;
                 let bound = layers::bound(folder, ids.as_ref().map(AsFd::as_fd));
                 bound.map_err(|error| format!("mounting {} failed: {error}", folder.display()))?
             }

@@ -5,8 +5,8 @@ use crate::{
     Wall::{self, *},
     attack::Way,
     expectation::{
-        another_user, capabilities_may_be_granted, debuggers_may, no_devices, own_output, root_inside_may,
-        root_may_be_writable, scores, socket_names,
+        another_user, capabilities_may_be_granted, debuggers_may, device_folder, no_devices, own_output,
+        root_inside_may, root_may_be_writable, scores, socket_names,
     },
     outside::neighbours,
 };
@@ -52,7 +52,8 @@ pub(super) const MOUNTS: &[Attack] = &[
         "Looks whether more than the owner of files keeps it from changing the root",
     )
     .expecting(root_may_be_writable),
-    escape("write_system_folders", &[ReadOnlyRoot, ProcMasks, Devices], "Makes files in /dev, /proc and /sys"),
+    escape("write_system_folders", &[ReadOnlyRoot, ProcMasks, Devices], "Makes files in /dev, /proc and /sys")
+        .expecting(device_folder),
     escape(
         "preload_for_others",
         &[ReadOnlyRoot, Identity],

@@ -4,7 +4,7 @@ use crate::{
     Attack, Group,
     Wall::{self, *},
     attack::Way,
-    expectation::root_may_be_writable,
+    expectation::{device_folder, root_may_be_writable},
     outside::{files, jobs, links},
 };
 
@@ -60,7 +60,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     files("listing_flood", &[FilePaths], "Makes more files than anybody wants listed, with loops of links")
         .by(Way::Outside(files::listing_flood)),
     files("write_over_others", &[FilePaths], "Has folders, devices and settings of the kernel written over")
-        .by(Way::Outside(files::write_over_others)),
+        .by(Way::Outside(files::write_over_others))
+        .expecting(device_folder),
     files("deep_tree", &[FilePaths, DiskLimit], "Makes 5,000 folders in each other, to be listed and removed")
         .by(Way::Outside(jobs::deep_tree)),
 ];

@@ -142,7 +142,12 @@ async fn a_program_that_listens_only_on_ipv6_is_found() {
 #[tokio::test]
 async fn connections_that_come_and_go_leave_nothing_open() {
     on_both(async |program| {
-        let open = || std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap().count();
+        // An ordinary user may not read whose they are, but since Linux 6.2 how many there are.
+        let folder = format!("/proc/{}/fd", program.child.id());
+        let open = || match std::fs::read_dir(&folder) {
+            Ok(entries) => entries.count(),
+            Err(_) => std::fs::metadata(&folder).unwrap().len() as usize,
+        };
         drop(connected(program).await);
         let before = open();
         for _ in 0..300 {

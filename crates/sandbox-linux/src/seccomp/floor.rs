@@ -90,18 +90,19 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     profile
 }
 
-/// What Linux asks a capability for and gVisor does not: devices, a priority above the usual one, options of sockets that
-/// act on the whole machine.
+/// What Linux asks a capability for and gVisor does not: a priority above the usual one, options of sockets that act on the
+/// whole machine. And what nobody in a container has on Linux, but root has in gVisor: devices of one's own, and a first
+/// process that signals end.
 fn ask_as_linux_does(profile: &mut Profile, capabilities: u64) {
     const NET_ADMIN: u64 = 1 << 12;
     const SYS_NICE: u64 = 1 << 23;
-    const MKNOD: u64 = 1 << 27;
-    if capabilities & MKNOD == 0 {
-        for kind in [libc::S_IFCHR, libc::S_IFBLK] {
-            let is_device = |argument| Test { argument, mask: libc::S_IFMT.into(), compare: Equal, value: kind.into() };
-            refuse(profile, "mknod", vec![is_device(1)]);
-            refuse(profile, "mknodat", vec![is_device(2)]);
-        }
+    for name in ["kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"] {
+        refuse(profile, name, vec![Test::is(0, 1)]);
+    }
+    for kind in [libc::S_IFCHR, libc::S_IFBLK] {
+        let is_device = |argument| Test { argument, mask: libc::S_IFMT.into(), compare: Equal, value: kind.into() };
+        refuse(profile, "mknod", vec![is_device(1)]);
+        refuse(profile, "mknodat", vec![is_device(2)]);
     }
     if capabilities & SYS_NICE == 0 {
         const NEGATIVE: u32 = 1 << 31;

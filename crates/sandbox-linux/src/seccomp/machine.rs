@@ -132,14 +132,19 @@ fn what_a_lenient_kernel_grants_is_refused_without_the_capability() {
         let with = |capabilities| filtered(profile, Narrowing { lenient_kernel: capabilities, ..Narrowing::default() });
         let (strict, linux) = (with(Some(0)), with(None));
         let privileged = with(Some(1 << 12 | 1 << 23 | 1 << 27));
+        let signal = |first: u64| [first, 9, 9, 0, 0, 0];
         let tried = |program: &[Instruction], number: i64, arguments| run(program, NATIVE, number as u32, arguments);
-        for (number, arguments) in
-            [(libc::SYS_mknodat, device), (libc::SYS_setpriority, higher), (libc::SYS_setsockopt, mark)]
-        {
+        for (number, arguments) in [(libc::SYS_setpriority, higher), (libc::SYS_setsockopt, mark)] {
             assert_eq!(tried(&strict, number, arguments), REFUSE);
             assert_eq!(tried(&privileged, number, arguments), tried(&linux, number, arguments));
         }
-        for (number, arguments) in [(libc::SYS_mknodat, pipe), (libc::SYS_setpriority, lower)] {
+        let never = [(libc::SYS_mknodat, device), (libc::SYS_kill, signal(1)), (libc::SYS_tgkill, signal(1))];
+        for (number, arguments) in never {
+            assert_eq!(tried(&strict, number, arguments), REFUSE);
+            assert_eq!(tried(&privileged, number, arguments), REFUSE);
+        }
+        let always = [(libc::SYS_mknodat, pipe), (libc::SYS_setpriority, lower), (libc::SYS_kill, signal(2))];
+        for (number, arguments) in always {
             assert_eq!(tried(&strict, number, arguments), tried(&linux, number, arguments));
         }
     }

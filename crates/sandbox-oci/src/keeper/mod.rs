@@ -129,7 +129,7 @@ fn make_folders(plan: &Plan) -> io::Result<()> {
 /// The folder that only the executor looks into, with a socket on which it is waited for.
 fn furnish(plan: &Plan) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let folder = plan.folder.join("inner");
-    let owner = plan.ids.as_ref().map_or(0, |ids| ids.outside(0));
+    let owner = plan.ids.outside(0);
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
     bring_executor(&plan.state.join("cache"), &folder.join(EXECUTOR))?;
     fs::write(folder.join(BOOT), rmp_serde::to_vec_named(&plan.boot).map_err(io::Error::other)?)?;

@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::{fs::FileTypeExt, net::UnixStream},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::{
@@ -155,9 +156,14 @@ fn other_processes(_: &Arguments) -> Outcome {
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         number == 1 || ids.split_whitespace().next().is_some_and(|id| id.parse() != Ok(own))
     };
-    let foreign = numbers.filter(|&number| {
-        is_anothers(number) && fs::read_dir(format!("/proc/{number}/fd")).is_ok() && is_anothers(number)
-    });
+    let is_open =
+        |number: u32| is_anothers(number) && fs::read_dir(format!("/proc/{number}/fd")).is_ok() && is_anothers(number);
+    let open: Vec<u32> = numbers.filter(|&number| is_open(number)).collect();
+    // A command that is being started is soon one of our own.
+    if !open.is_empty() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let foreign = open.into_iter().filter(|&number| is_open(number));
     Outcome::of_list(
         "processes of others whose descriptors can be listed",
         foreign.map(|number| number.to_string()).collect(),
