@@ -110,6 +110,9 @@ async fn meet(bench: Workbench, name: &str) {
         }
     }
     go_over_tmp(&client, &policy).await;
+    if own_kernel {
+        is_given_back(sandbox.as_ref()).await;
+    }
     // Clocks of a kernel of its own go on while it stands still.
     if !bench.subject.unheld.contains(&Control::Cpu) && !own_kernel {
         go_over_cpu(&client, &policy).await;

@@ -33,7 +33,8 @@ pub async fn list(executor: &Executor, path: &Path, depth: u32, limit: u32, mut 
         Ok(root) => root,
         Err(failure) => return flow.writer.message(&Reply::Failed(failure)).await,
     };
-    let mut listing = Listing { left: (limit as usize).min(MOST_ENTRIES), batch: Vec::new(), truncated: false };
+    let left = (limit as usize).min(MOST_ENTRIES);
+    let mut listing = Listing { left, batch: Vec::new(), truncated: false, last: None };
     match listing.walk(&root, path, depth, &mut flow.writer).await? {
         Ok(()) => {
             listing.send(&mut flow.writer).await?;
@@ -51,6 +52,8 @@ struct Listing {
     left: usize,
     batch: Vec<FileInfo>,
     truncated: bool,
+    /// The folder that was read last: in a tree with one folder in each, the next one is in it, and no way is walked twice.
+    last: Option<(Vec<u8>, OwnedFd)>,
 }
 
 impl Listing {
@@ -91,8 +94,12 @@ impl Listing {
     /// The first names of a folder, as many as are wanted, in order.
     async fn names(&mut self, root: &OwnedFd, folder: &[u8]) -> rustix::io::Result<Vec<FileInfo>> {
         use std::os::fd::AsFd;
-        let name: &[u8] = if folder.is_empty() { b"." } else { folder };
-        let open = open_beneath(root.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+        let above = self.last.as_ref().and_then(|(path, open)| {
+            let rest = folder.strip_prefix(path.as_slice())?.strip_prefix(b"/")?;
+            Some((open.as_fd(), rest))
+        });
+        let (above, name) = above.unwrap_or((root.as_fd(), if folder.is_empty() { b"." } else { folder }));
+        let open = open_beneath(above, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut first = BinaryHeap::new();
         for (count, entry) in Dir::read_from(&open)?.enumerate() {
             let entry = entry?;
@@ -123,6 +130,7 @@ impl Listing {
                 tokio::task::yield_now().await;
             }
         }
+        self.last = Some((folder.to_vec(), open));
         Ok(found)
     }
 

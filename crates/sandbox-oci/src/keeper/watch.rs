@@ -200,8 +200,11 @@ impl Watching {
     async fn disk(&self) {
         let Some(limit) = self.watch.disk else { return std::future::pending().await };
         let (mut occasion, mut ledger) = (Occasion::default(), Ledger::default());
+        // At once for the first time: what goes missing later is told by what was there before.
+        let mut times = tokio::time::interval(DISK_EVERY);
+        times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            tokio::time::sleep(DISK_EVERY).await;
+            times.tick().await;
             let Ok(before) = Free::at(&self.state) else { continue };
             if !occasion.is_now(before, Instant::now()) {
                 continue;
