@@ -12,7 +12,7 @@ use sandbox_linux::{HOME, WORKSPACE, way_out};
 use crate::{
     holdings::is_transparent,
     nature::{Nature, Reach},
-    plan::{Image, kept},
+    plan::{Image, in_memory, kept},
 };
 
 /// Kept output of each job.
@@ -70,6 +70,7 @@ pub fn message(
         proxy: (spec.has_way_out() && !is_transparent(spec, engine)).then_some(way_out::PROXY_PORT),
         itself: Itself {
             own: kept,
+            shared: in_memory(spec, image),
             keep: Some(keeps(policy.privileges.capabilities)),
             filter,
             disk: Some(policy.limits.disk),

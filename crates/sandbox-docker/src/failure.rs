@@ -25,6 +25,12 @@ pub fn step(step: impl Into<String>) -> impl FnOnce(EngineError) -> Error {
     move |error| Error::Step { step, why: words(&error) }
 }
 
+/// Something of a sandbox could not be removed.
+pub fn removing(what: &str) -> impl FnOnce(EngineError) -> Error {
+    let doing = format!("removing {what}");
+    move |error| Error::Io { doing, source: std::io::Error::other(words(&error)) }
+}
+
 /// What the engine said, without the wrapping.
 pub fn words(error: &EngineError) -> String {
     match error {

@@ -254,13 +254,21 @@ fn sysctls() -> HashMap<String, String> {
 
 /// Folders in memory, each with a size. What an image wants a volume for is one too, or nobody would bound it.
 fn tmpfs(spec: &SandboxSpec, engine: &Nature, image: &Image) -> HashMap<String, String> {
-    let size = |bytes: u64| format!("rw,exec,nosuid,nodev,mode=1777,size={bytes}");
     let tmp = spec.policy.limits.tmp.0;
-    let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
-    let wanted = image.volumes.iter().filter(|target| !taken.contains(*target));
-    let own = [("/tmp".to_owned(), size(tmp)), ("/var/tmp".to_owned(), size(tmp.min(VAR_TMP)))];
+    let sized = |target: String| {
+        let size = if target == "/var/tmp" { tmp.min(VAR_TMP) } else { tmp };
+        (target, format!("rw,exec,nosuid,nodev,mode=1777,size={size}"))
+    };
     let empty = empty(spec, engine).iter().map(|target| ((*target).to_owned(), EMPTY.to_owned()));
-    wanted.map(|target| (target.clone(), size(tmp))).chain(own).chain(empty).collect()
+    in_memory(spec, image).into_iter().map(sized).chain(empty).collect()
+}
+
+/// Folders in memory that everybody may write to.
+pub fn in_memory(spec: &SandboxSpec, image: &Image) -> Vec<String> {
+    let taken: BTreeSet<String> = kept(spec).into_iter().map(|kept| kept.target).collect();
+    let own = ["/tmp", "/var/tmp"];
+    let wanted = image.volumes.iter().filter(|target| !taken.contains(*target) && !own.contains(&target.as_str()));
+    wanted.cloned().chain(own.map(str::to_owned)).collect()
 }
 
 /// What has something over it that is empty and cannot be written. gVisor hides nothing that it is told to hide, and Podman

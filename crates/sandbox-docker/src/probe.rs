@@ -24,7 +24,7 @@ pub async fn probe(backend: &DockerBackend, policies: &[Policy]) -> Probe {
                 sandbox_core::Error::Unavailable { what, why, fix } => (format!("{what}: {why}"), Some(fix)),
                 other => (other.to_string(), None),
             };
-            let finding = Finding { subject: "container engine".into(), grade: Grade::Weak, found, fix };
+            let finding = Finding { subject: "container engine".into(), grade: Grade::Broken, found, fix };
             return Probe { backend: BACKEND.into(), usable: false, findings: vec![finding], outlooks: Vec::new() };
         }
     };

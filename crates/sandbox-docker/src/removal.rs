@@ -58,7 +58,7 @@ async fn remove(docker: &Docker, name: &str) -> Result<()> {
             Ok(()) => return Ok(()),
             Err(error) if failure::is_missing(&error) => return Ok(()),
             Err(error) if tried < TRIES && failure::is_underway(&error) => tokio::time::sleep(PAUSE).await,
-            Err(error) => return Err(failure::step(format!("removing the container {name}"))(error)),
+            Err(error) => return Err(failure::removing(&format!("the container {name}"))(error)),
         }
         tried += 1;
     }
@@ -73,7 +73,7 @@ pub async fn volume(docker: &Docker, name: &str) -> Result<()> {
             Ok(()) => return Ok(()),
             Err(error) if failure::is_missing(&error) => return Ok(()),
             Err(error) if tried < TRIES && failure::is_underway(&error) => tokio::time::sleep(PAUSE).await,
-            Err(error) => return Err(failure::step(format!("removing the volume {name}"))(error)),
+            Err(error) => return Err(failure::removing(&format!("the volume {name}"))(error)),
         }
         tried += 1;
     }

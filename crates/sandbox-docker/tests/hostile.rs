@@ -34,11 +34,12 @@ fn main() {
     let backend = DockerBackend::new(&state_in(folder.path()), options).expect("the backend starts");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let stage = Stage { backend, engine, archive: archive.into(), folder: folder.path().to_owned(), runtime };
-    let tests: [(&str, Test); 4] = [
+    let tests: [(&str, Test); 5] = [
         ("an_image_became_the_executor_of_every_sandbox", Stage::fill),
         ("a_link_of_an_image_led_root_to_a_planted_program", Stage::link),
         ("a_renamed_folder_led_root_to_a_planted_program", Stage::rename),
         ("an_image_got_a_volume_on_disk_without_an_end", Stage::volumes),
+        ("an_image_closed_the_folders_in_memory", Stage::modes),
     ];
     let mut failed = 0;
     for (name, test) in tests {
@@ -123,6 +124,21 @@ impl Stage {
         let sandbox = self.create(&spec).expect("a sandbox");
         self.program_is_ours(&spec);
         assert_eq!(self.script(&*sandbox, "echo here; ls /workspace"), "here");
+        self.end(&*sandbox);
+    }
+
+    /// runc gives a folder in memory the mode of the image's own.
+    fn modes(&self) {
+        let image = self.image("closing", "VOLUME /data", |planted| {
+            for folder in ["tmp", "var/tmp", "data"] {
+                let folder = planted.join(folder);
+                fs::create_dir_all(&folder).expect("a folder");
+                fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+            }
+        });
+        let sandbox = self.create(&spec(&image)).expect("a sandbox");
+        let script = "for f in /tmp /var/tmp /data; do echo x > $f/x && echo $f; done";
+        assert_eq!(self.script(&*sandbox, script), "/tmp\n/var/tmp\n/data");
         self.end(&*sandbox);
     }
 

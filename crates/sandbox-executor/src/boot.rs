@@ -101,6 +101,9 @@ pub struct Itself {
     /// Folders that are made over to the commands' user.
     #[serde(default)]
     pub own: Vec<String>,
+    /// Folders in memory that everybody may write to. Some runtimes give them the mode of what the image has there.
+    #[serde(default)]
+    pub shared: Vec<String>,
     /// Capabilities that it keeps, as a bit set; all others are given up.
     #[serde(default)]
     pub keep: Option<u64>,

@@ -125,7 +125,11 @@ impl ImageError {
                 "No registry is asked for names that begin with `localhost/`: make it on this machine, then `sandbox-mcp pull \
                  image.tar --name {name}`"
             ),
-            Self::Missing(name) => format!("Get it with `sandbox-mcp pull {name}`"),
+            Self::Missing(name) => {
+                format!(
+                    "Get it with `sandbox-mcp pull {name}`; `sandbox-mcp images` shows the names of those that are here"
+                )
+            }
             Self::InUse { .. } => "End those first: `sandbox-mcp rm SESSION_ID`".into(),
             Self::NotItsName { name, .. } => {
                 format!("If you know where it comes from, say the name yourself: `--name {name}`; or give it another")

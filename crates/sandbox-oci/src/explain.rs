@@ -9,7 +9,9 @@ pub fn known(said: &str) -> Option<(&'static str, &'static str)> {
 pub fn explain(said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(message).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join(" / ");
-    let last = if last.is_empty() { "it said nothing".to_owned() } else { shortened(&last) };
+    const SILENT: &str =
+        "it said nothing. Is it an OCI runtime? `oci_runtime` in the settings (SANDBOX_MCP_OCI_RUNTIME) names one";
+    let last = if last.is_empty() { SILENT.to_owned() } else { shortened(&last) };
     match known(said) {
         Some((means, fix)) => format!("{means}. {fix}. It said: {last}"),
         None => last,

@@ -4,7 +4,7 @@
 use std::{fs, os::fd::OwnedFd, path::Path};
 
 use rustix::{
-    fs::{Gid, Mode, OFlags, Uid, chown, open},
+    fs::{Gid, Mode, OFlags, Uid, chown, fchmod, fstatfs, open},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, unmount},
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -31,6 +31,9 @@ pub fn prepare(boot: &Boot) -> Result<Option<OwnedFd>, String> {
                 .map_err(|error| format!("making {folder} over to user {uid} failed: {error}"))?;
         }
     }
+    for folder in &boot.itself.shared {
+        share(folder).map_err(|error| format!("opening {folder} to everybody failed: {error}"))?;
+    }
     let mut tally = None;
     if let Some(pids) = boot.itself.pids {
         tally = Some(hold_processes(pids)?);
@@ -46,6 +49,16 @@ pub fn prepare(boot: &Boot) -> Result<Option<OwnedFd>, String> {
     }
     let installed = sys::install_filter(&boot.itself.filter);
     installed.map(|()| tally).map_err(|error| format!("the filter for system calls: {error}"))
+}
+
+/// Only what is in memory: the rest is the image's.
+fn share(folder: &str) -> rustix::io::Result<()> {
+    const TMPFS: u64 = 0x0102_1994;
+    let open = match open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        other => other?,
+    };
+    if fstatfs(&open)?.f_type as u64 == TMPFS { fchmod(&open, Mode::from_raw_mode(0o1777)) } else { Ok(()) }
 }
 
 /// Nothing comes back by starting a program: privileges that are not permitted now are never gained any more.

@@ -257,7 +257,8 @@ impl Sandboxes {
         let ends = ours.iter().map(|session| self.end(session, "its server closed"));
         for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
             if let Err(error) = ended {
-                tracing::warn!("{} could not be removed: {error}", session.id());
+                let id = session.id();
+                tracing::warn!("{id} is still there, and `sandbox-mcp rm {id}` removes it once that works: {error}");
             }
         }
         self.close_ports();
