@@ -2,6 +2,7 @@
 //! The model answers at once, so that what is left is ours.
 
 use std::{
+    io::{BufRead, BufReader, Write},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -160,23 +161,39 @@ fn at_once(server: &mut mcp::Server) -> Result<Duration> {
     Ok(time)
 }
 
-/// With the same task, model and switches, but for those that only a task of ours has: its input comes as an argument and not
-/// as a stream, and neither our prompt nor the list of tools that are off is there.
+/// With the same task, model and switches, spoken to as we do: its input is a stream that stays open until there is a result,
+/// so that it can be told more. Only our prompt and the list of tools that are off are not there.
 fn on_the_host(program: &Path, home: &Path, model: &Model) -> Result<Timing> {
     let folder = tempfile::tempdir_in(home)?;
-    let task = format!("Do what is to be done. {CALLS}{OF_A_PROGRAM}");
     let mut command = Command::new(program);
-    command.args(["-p", &task, "--output-format", "stream-json", "--include-partial-messages", "--verbose"]);
-    command.args(["--dangerously-skip-permissions", "--setting-sources", "", "--strict-mcp-config"]);
-    command.args(["--model", "claude-opus-5-5"]).current_dir(folder.path()).stdin(Stdio::null());
+    command.args(["-p", "--input-format", "stream-json", "--output-format", "stream-json"]);
+    command.args(["--include-partial-messages", "--verbose", "--dangerously-skip-permissions"]);
+    command.args(["--setting-sources", "", "--strict-mcp-config", "--model", "claude-opus-5-5"]);
+    command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", home).env("IS_SANDBOX", "1");
     command.env("ANTHROPIC_BASE_URL", model.address()).env("ANTHROPIC_API_KEY", "none");
     command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
+    let task = format!("Do what is to be done. {CALLS}{OF_A_PROGRAM}");
+    let content = json!([{ "type": "text", "text": task }]);
+    let message = json!({ "type": "user", "message": { "role": "user", "content": content } });
+
     let watch = Stopwatch::start();
-    let output = command.output()?;
+    let mut child = command.spawn()?;
+    let mut input = child.stdin.take();
+    if let Some(input) = &mut input {
+        writeln!(input, "{message}")?;
+    }
+    let mut result = Value::Null;
+    for line in BufReader::new(child.stdout.take().context("a pipe was asked for")?).lines() {
+        let line: Value = serde_json::from_str(&line?)?;
+        if line["type"] == "result" {
+            result = line;
+            drop(input.take());
+        }
+    }
+    let status = child.wait()?;
     let timing = watch.stop();
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success() && said.contains(LAST), "Claude Code on the host: {said:.300}");
+    ensure!(status.success() && result["result"] == LAST, "Claude Code on the host: {result:.300}");
     Ok(timing)
 }
 
