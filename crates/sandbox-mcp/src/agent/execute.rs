@@ -7,14 +7,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use sandbox_core::{Policy, Tool, UserId};
+use sandbox_core::{Policy, SessionId, Tool, UserId};
 use sandbox_executor::protocol::NewFile;
 use tokio::sync::mpsc;
 
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
     TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, dollars,
-    receipt::{Beginning, Ending, Writing, stop_asked},
+    receipt::{Beginning, Ending, Writing, goes_on, stop_asked},
     task::MAX_TASK,
     worker::Equipment,
 };
@@ -45,6 +45,9 @@ pub async fn execute(
     check(&request.task)?;
     let settings = sandboxes.settings();
     let chosen = choose(settings, request.agent.as_deref())?;
+    if let TaskPlace::Existing { session_id, .. } = &request.place {
+        alone(settings, session_id)?;
+    }
     let (budget, lowered) = budget(settings, &request)?;
     let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
     let session = place(sandboxes, caller, &request.place, chosen.agent.tools()).await?;
@@ -158,6 +161,15 @@ fn budget(settings: &Settings, request: &TaskRequest) -> Result<(Budget, Vec<Str
         )
     });
     Ok((budget, usd.into_iter().chain(turns).collect()))
+}
+
+/// Two agents that know nothing of each other would change the same files, and one of them would do all orders again.
+fn alone(settings: &Settings, session: &SessionId) -> Result<(), TaskError> {
+    let last = conversation::last_task(&settings.state, session);
+    match last.filter(|task| goes_on(&settings.state, task)) {
+        Some(task) => Err(TaskError::GoesOn(task)),
+        None => Ok(()),
+    }
 }
 
 fn enforced(session: &Session) -> BTreeMap<String, String> {

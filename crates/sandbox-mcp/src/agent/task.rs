@@ -191,6 +191,11 @@ pub enum TaskError {
     NoPrice { model: String },
     #[error("the file {path} could not be put into the sandbox: {why}")]
     File { path: String, why: String },
+    #[error(
+        "the task {0} still goes on in this sandbox, and two agents would work on the same files. Wait for its end, or stop it: \
+         `sandbox-mcp task show {0}` says how it stands, `sandbox-mcp task stop {0}` stops it"
+    )]
+    GoesOn(TaskId),
     #[error(transparent)]
     Agent(#[from] UnknownAgent),
     #[error(transparent)]

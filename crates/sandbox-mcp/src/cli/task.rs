@@ -22,7 +22,7 @@ pub(super) fn task(settings: &Settings, args: Task, answer: Answer) -> anyhow::R
     match args.command {
         TaskCommand::List { count } => list(settings, count, answer),
         TaskCommand::Show { id } => show(&found(settings, &id)?, answer),
-        TaskCommand::Stop { id } => stop(&found(settings, &id)?),
+        TaskCommand::Stop { id } => stop(&found(settings, &id)?, answer),
     }
     .map(|()| 0)
 }
@@ -125,8 +125,10 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     let steps: Vec<&str> = items(&receipt["steps"]).filter_map(|step| step["words"].as_str()).collect();
     say("steps", &steps.join("\n"));
     for (label, field) in [("new", "files_created"), ("changed", "files_changed")] {
-        let named = |file: &Value| {
-            format!("{}  {} bytes  {}", text(file, "path"), file["size_bytes"], file["sha256"].as_str().unwrap_or(""))
+        // Of a task that goes on, or was ended in the middle, nothing but the names is known.
+        let named = |file: &Value| match file["size_bytes"].as_u64() {
+            Some(size) => format!("{}  {size} bytes  {}", text(file, "path"), file["sha256"].as_str().unwrap_or("")),
+            None => text(file, "path").to_owned(),
         };
         say(label, &items(&receipt[field]).map(named).collect::<Vec<_>>().join("\n"));
     }
@@ -159,12 +161,19 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn stop(task: &Listed) -> anyhow::Result<()> {
+fn stop(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     if text(&task.receipt, "status") != "running" {
         bail!("the task {} does not run: it is {}", text(&task.receipt, "task_id"), text(&task.receipt, "status"));
     }
     receipt::ask_to_stop(&task.folder).context("the task cannot be told")?;
-    screen::tell("the task is told to stop");
+    match answer {
+        Answer::Json => {
+            screen::say_json(
+                &json!({ "task_id": task.receipt["task_id"], "session_id": task.receipt["session_id"], "status": "stopping" }),
+            );
+        }
+        Answer::Text => screen::tell("the task is told to stop"),
+    }
     Ok(())
 }
 

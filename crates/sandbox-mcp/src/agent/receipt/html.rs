@@ -62,13 +62,13 @@ fn files(page: &mut String, receipt: &Value) {
     let mut rows = Vec::new();
     for (field, word) in [("files_created", "new"), ("files_changed", "changed")] {
         for file in items(&receipt[field]) {
-            let hash = file["sha256"].as_str().unwrap_or("not read: too large");
-            rows.push(vec![
-                word.to_owned(),
-                shown(&file["path"]),
-                format!("{} bytes", file["size_bytes"]),
-                hash.to_owned(),
-            ]);
+            // Of a task that was ended in the middle nothing but the names is known.
+            let (size, unread) = match file["size_bytes"].as_u64() {
+                Some(size) => (format!("{size} bytes"), "not read: too large"),
+                None => (String::new(), ""),
+            };
+            let hash = file["sha256"].as_str().unwrap_or(unread);
+            rows.push(vec![word.to_owned(), shown(&file["path"]), size, hash.to_owned()]);
         }
     }
     rows.extend(items(&receipt["files_deleted"]).map(|file| vec!["deleted".to_owned(), shown(file)]));

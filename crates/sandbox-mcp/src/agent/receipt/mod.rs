@@ -26,7 +26,7 @@ use crate::{
 pub use hosts::Host;
 use hosts::Hosts;
 pub(super) use store::stop_asked;
-pub use store::{Listed, ask_to_stop, find, list, note_results, recover};
+pub use store::{Listed, ask_to_stop, find, goes_on, list, note_results, recover};
 
 /// A file with what is needed to recognize it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

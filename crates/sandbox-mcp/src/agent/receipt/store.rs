@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Product, html};
 use crate::{
-    agent::{TaskId, TaskStatus},
+    agent::{Change, TaskId, TaskStatus},
     sandboxes::{ChangedFile, Piece, Session, patience},
 };
 
@@ -94,7 +94,7 @@ pub fn recover(state: &Path) -> Vec<Value> {
         }
         receipt["status"] = json!(TaskStatus::Interrupted.as_str());
         receipt["error"] = json!(INTERRUPTED);
-        receipt["steps"] = steps(&folder);
+        take_up_steps(&mut receipt, &folder);
         receipt["duration_seconds"] =
             receipt["steps"].as_array().and_then(|steps| steps.last()?.get("at").cloned()).unwrap_or(json!(0));
         if write(&folder, &receipt).is_ok() {
@@ -102,6 +102,14 @@ pub fn recover(state: &Path) -> Vec<Value> {
         }
     }
     found
+}
+
+/// Whether some program works on it right now.
+pub fn goes_on(state: &Path, id: &TaskId) -> bool {
+    let folder = state.join("tasks").join(id.as_str());
+    let is_running = read(&folder).is_some_and(|receipt| receipt["status"] == TaskStatus::Running.as_str());
+    is_running
+        && File::open(folder.join(LOCK)).is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 /// Notes where the results of a task were put.
@@ -132,8 +140,9 @@ const STOP: &str = "stop";
 /// Between two looks at whether a task is to stop.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
-const INTERRUPTED: &str = "the program that worked on it was ended in the middle. The files that it had made are in its \
-sandbox, for as long as that is there; give the task again, with the same session_id, to go on";
+const INTERRUPTED: &str = "the program that worked on it was ended in the middle. Within a minute, give the task again in the \
+same sandbox (`session_id`, at a terminal --session) and it goes on. After that the sandbox has ended: the files that it had \
+made are kept until it is cleaned up, and whoever asks for it is told where";
 
 fn read(folder: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(folder.join(RECEIPT)).ok()?).ok()
@@ -146,14 +155,29 @@ fn read_now(folder: &Path) -> Option<Value> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let elapsed = now.saturating_sub(receipt["began"].as_u64().unwrap_or(now));
         receipt["duration_seconds"] = json!(elapsed as f64 / 1000.0);
-        receipt["steps"] = steps(folder);
-        let bill = receipt["steps"].as_array().into_iter().flatten().rfind(|step| step["note"] == "cost").cloned();
-        if let Some(mut bill) = bill.filter(Value::is_object) {
-            let _ = bill.as_object_mut().map(|fields| (fields.remove("note"), fields.remove("at")));
-            receipt["cost"] = bill;
-        }
+        take_up_steps(&mut receipt, folder);
     }
     Some(receipt)
+}
+
+/// What was done so far, what it cost, and which files are known to be new or different.
+fn take_up_steps(receipt: &mut Value, folder: &Path) {
+    receipt["steps"] = steps(folder);
+    let of =
+        |kind: &'static str| receipt["steps"].as_array().into_iter().flatten().filter(move |step| step["note"] == kind);
+    let bill = of("cost").last().cloned();
+    let files = |change: Change| -> Value {
+        let change = json!(change);
+        let names = of("file").filter(|step| step["change"] == change).filter_map(|step| step["path"].as_str());
+        let names: std::collections::BTreeSet<&str> = names.collect();
+        names.into_iter().map(|path| json!({ "path": path, "size_bytes": null, "sha256": null })).collect()
+    };
+    let (created, changed) = (files(Change::Created), files(Change::Changed));
+    if let Some(mut bill) = bill.filter(Value::is_object) {
+        let _ = bill.as_object_mut().map(|fields| (fields.remove("note"), fields.remove("at")));
+        receipt["cost"] = bill;
+    }
+    (receipt["files_created"], receipt["files_changed"]) = (created, changed);
 }
 
 fn steps(folder: &Path) -> Value {
