@@ -5,7 +5,10 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use rustix::fs::{AtFlags, Dir, OFlags, statat};
+use rustix::{
+    fs::{AtFlags, Dir, OFlags, statat},
+    io::Errno,
+};
 use sandbox_executor::{
     carrier::{Flow, FlowWriter},
     frame::FrameError,
@@ -34,11 +37,11 @@ pub async fn list(executor: &Executor, path: &Path, depth: u32, limit: u32, mut 
         Err(failure) => return flow.writer.message(&Reply::Failed(failure)).await,
     };
     let left = (limit as usize).min(MOST_ENTRIES);
-    let mut listing = Listing { left, batch: Vec::new(), truncated: false, last: None };
+    let mut listing = Listing { left, batch: Vec::new(), truncated: false, closed: false, last: None };
     match listing.walk(&root, path, depth, &mut flow.writer).await? {
         Ok(()) => {
             listing.send(&mut flow.writer).await?;
-            if listing.truncated {
+            if listing.truncated || listing.closed {
                 flow.writer.message(&Reply::Truncated).await?;
             }
             flow.writer.message(&Reply::Done).await?;
@@ -52,6 +55,8 @@ struct Listing {
     left: usize,
     batch: Vec<FileInfo>,
     truncated: bool,
+    /// There was a folder that is closed to us: nobody should take this for all that there is.
+    closed: bool,
     /// The folder that was read last: in a tree with one folder in each, the next one is in it, and no way is walked twice.
     last: Option<(Vec<u8>, OwnedFd)>,
 }
@@ -73,7 +78,10 @@ impl Listing {
             let names = match self.names(root, &folder).await {
                 Ok(names) => names,
                 // A folder further down may be gone or closed to us; what is above it is still worth telling.
-                Err(_) if level > 1 => continue,
+                Err(error) if level > 1 => {
+                    self.closed |= error == Errno::ACCESS;
+                    continue;
+                }
                 Err(error) => return Ok(Err(about(&path.0, error))),
             };
             for entry in names {

@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{self, Seek, Write},
     path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, bail};
@@ -101,7 +102,15 @@ async fn pack_one(pack: &mut Pack, session: &Session, file: &ChangedFile, room: 
         reader.recycle(piece);
     }
     content.rewind()?;
-    pack.add(&name, reader.info().mode & 0o111 != 0, content)
+    let info = reader.info();
+    let written = Duration::from_nanos(u64::try_from(info.modified).unwrap_or_default());
+    pack.add(&name, info.mode & 0o111 != 0, UNIX_EPOCH + written, content)
+}
+
+/// As a clock on the wall shows it here, which is all that a zip can say; the oldest that it can for what is out of its range.
+fn by_the_clock(time: SystemTime) -> zip::DateTime {
+    let local: chrono::DateTime<chrono::Local> = time.into();
+    zip::DateTime::try_from(local.naive_local()).unwrap_or_default()
 }
 
 /// A name that every program that unpacks takes for a file beneath where it stands.
@@ -130,12 +139,14 @@ impl Pack {
         }
     }
 
-    fn add(&mut self, name: &str, runs: bool, mut content: File) -> Result<(), OutError> {
+    /// Times are those that files were written at, as programs inside say.
+    fn add(&mut self, name: &str, runs: bool, written: SystemTime, mut content: File) -> Result<(), OutError> {
         let mode = if runs { 0o755 } else { 0o644 };
         match self {
             Self::Zip(zip) => {
                 let large = content.metadata()?.len() >= u32::MAX.into();
                 let options = SimpleFileOptions::default().unix_permissions(mode).large_file(large);
+                let options = options.last_modified_time(by_the_clock(written));
                 zip.start_file(name, options).map_err(io::Error::other)?;
                 io::copy(&mut content, zip)?;
             }
@@ -144,6 +155,7 @@ impl Pack {
                 header.set_entry_type(tar::EntryType::Regular);
                 header.set_size(content.metadata()?.len());
                 header.set_mode(mode);
+                header.set_mtime(written.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
                 tar.append_data(&mut header, name, &mut content)?;
             }
         }
@@ -182,7 +194,7 @@ mod tests {
             let mut content = tempfile::tempfile().unwrap();
             content.write_all(b"hello").unwrap();
             content.rewind().unwrap();
-            pack.add("a/b.txt", true, content).unwrap();
+            pack.add("a/b.txt", true, UNIX_EPOCH, content).unwrap();
             pack.finish().unwrap();
             archive.part.persist(&archive.target).unwrap();
             assert!(std::fs::read(folder.path().join(name)).unwrap().starts_with(first), "{name}");

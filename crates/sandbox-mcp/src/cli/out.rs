@@ -26,9 +26,6 @@ use sandbox_executor::protocol::FileKind;
 
 use crate::sandboxes::{ChangedFile, Session, patience};
 
-/// Files that are copied at most.
-const MAX_FILES: usize = 10_000;
-
 /// What happens to a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Existing {
@@ -49,8 +46,6 @@ pub(super) enum OutError {
     InTheWay,
     #[error("the results are larger than the sandbox's disk limit")]
     TooMuch,
-    #[error("there are more than {MAX_FILES} files; use --keep and take the rest out with `exec --session`")]
-    TooMany,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -60,6 +55,13 @@ pub(super) enum OutError {
 impl From<Errno> for OutError {
     fn from(error: Errno) -> Self {
         Self::Io(error.into())
+    }
+}
+
+impl OutError {
+    /// Whether a result is still inside for it. What is no file has nothing in it that could be lost.
+    pub fn is_loss(&self) -> bool {
+        !matches!(self, Self::Kind)
     }
 }
 
@@ -86,9 +88,8 @@ impl OutFolder {
     ) -> Vec<(&'f ChangedFile, Result<(), OutError>)> {
         let mut room = session.facts().spec.policy.limits.disk.0;
         let mut taken = Vec::new();
-        for (count, file) in files.into_iter().enumerate() {
+        for file in files {
             let copied = match file.kind {
-                _ if count >= MAX_FILES => Err(OutError::TooMany),
                 FileKind::File => self.take_one(session, file, &mut room).await,
                 _ => Err(OutError::Kind),
             };

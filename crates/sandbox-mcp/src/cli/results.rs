@@ -27,6 +27,9 @@ use crate::{
 /// Where results go if nobody says.
 const RESULTS: &str = "sandbox-output";
 
+/// So many of a kind are shown one by one.
+const SHOWN: usize = 20;
+
 /// Whether results can be put there: those that can be put nowhere would be lost.
 pub(super) fn check(out: Option<&Path>) -> anyhow::Result<()> {
     if let Some(folder) = out {
@@ -90,9 +93,25 @@ impl<'r> Taken<'r> {
         Ok(Taken { folder, files, aside: None })
     }
 
-    /// Whether every file is where it should be.
+    /// Whether every file is where it should be. Links and the like stay inside, and are told.
     pub fn all_well(&self) -> bool {
-        self.files.iter().all(|(_, copied)| copied.is_ok())
+        !self.files.iter().any(|(_, copied)| copied.as_ref().is_err_and(OutError::is_loss))
+    }
+
+    /// Why there may be results that are nowhere outside.
+    pub fn missing(&self, result: &TaskResult) -> Option<&'static str> {
+        let lost = |(file, copied): &(&ChangedFile, Result<(), OutError>)| {
+            let aside = self.aside.iter().flat_map(|aside| &aside.files);
+            let is_aside = aside.into_iter().any(|(other, copied)| other.path == file.path && copied.is_ok());
+            copied.as_ref().is_err_and(OutError::is_loss) && !is_aside
+        };
+        match () {
+            () if result.changes.truncated => Some(
+                "not all of /workspace could be looked at: it has folders that cannot be read, or too many files to count",
+            ),
+            () if self.files.iter().any(lost) => Some("not every result could be taken out"),
+            () => None,
+        }
     }
 
     /// All about a task, as JSON. Its receipt learns where the results are.
@@ -162,6 +181,9 @@ fn show_text(told: &Value) {
     if !text("error").is_empty() {
         screen::tell(text("error"));
     }
+    if !text("missing").is_empty() {
+        screen::tell(text("missing"));
+    }
     let denials: Vec<Denial> = serde_json::from_value(told["denials"].clone()).unwrap_or_default();
     outside::say(&denials);
     told["lowered"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(screen::tell);
@@ -171,14 +193,25 @@ fn show_text(told: &Value) {
     }
 }
 
+/// Those near the top first, and of many only the first: the rest is counted.
 fn show_files(out: &Value) {
     let folder = Path::new(out["folder"].as_str().unwrap_or_default());
-    for file in out["files"].as_array().into_iter().flatten() {
+    let mut files: Vec<&Value> = out["files"].as_array().into_iter().flatten().collect();
+    files.sort_by_key(|file| file["path"].as_str().unwrap_or_default().matches('/').count());
+    let (failed, taken): (Vec<&Value>, Vec<&Value>) = files.into_iter().partition(|file| file["error"].is_string());
+    for file in taken.iter().take(SHOWN) {
         let inside = file["path"].as_str().unwrap_or_default();
-        match file["error"].as_str() {
-            None => show_file(&folder.join(inside), file["size_bytes"].as_u64().unwrap_or_default()),
-            Some(error) => screen::tell(&format!("{inside} was not taken out: {error}")),
-        }
+        show_file(&folder.join(inside), file["size_bytes"].as_u64().unwrap_or_default());
+    }
+    if let Some(more @ 1..) = taken.len().checked_sub(SHOWN) {
+        screen::say(&format!("… and {more} more in {}", folder.display()));
+    }
+    for file in failed.iter().take(SHOWN) {
+        let [inside, error] = ["path", "error"].map(|field| file[field].as_str().unwrap_or_default());
+        screen::tell(&format!("{inside} was not taken out: {error}"));
+    }
+    if let Some(more @ 1..) = failed.len().checked_sub(SHOWN) {
+        screen::tell(&format!("nor were {more} more; --json names them all"));
     }
 }
 

@@ -6,6 +6,7 @@
 use std::pin::pin;
 
 use anyhow::bail;
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{
@@ -182,7 +183,12 @@ async fn work(
         TaskStatus::Timeout => exit::TIMEOUT,
         _ => exit::FAILED,
     };
-    let told = taken.told(&result, &narrowed);
+    let mut told = taken.told(&result, &narrowed);
+    if let Some(why) = taken.missing(&result) {
+        // What nobody has elsewhere does not go with its sandbox.
+        let place = app.sandboxes.leave(&result.session_id).unwrap_or_else(|| "in the sandbox".to_owned());
+        told["missing"] = json!(format!("{why}. What is missing stays {place}"));
+    }
     match &view {
         View::Here(_) => results::show(&told, args.keep, answer),
         View::Apart(apart) => apart.result(&told),

@@ -100,6 +100,8 @@ struct Inner {
     recovery: RecoveryReport,
     pool: warm::Pool,
     closing: AtomicBool,
+    /// Those of ours that do not end with us.
+    left: Mutex<HashSet<SessionId>>,
 }
 
 impl Sandboxes {
@@ -253,7 +255,9 @@ impl Sandboxes {
     pub async fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
         self.end_warm().await;
-        let ours: Vec<_> = self.ours().into_iter().filter(|session| !session.facts().spec.persistent).collect();
+        let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ends_now = |session: &Arc<Session>| !session.facts().spec.persistent && !left.contains(session.id());
+        let ours: Vec<_> = self.ours().into_iter().filter(ends_now).collect();
         let ends = ours.iter().map(|session| self.end(session, "its server closed"));
         for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
             if let Err(error) = ended {
@@ -265,6 +269,16 @@ impl Sandboxes {
         self.leave_ways_out().await;
         let history = self.history().clone();
         let _ = tokio::task::spawn_blocking(move || history.flush()).await;
+    }
+
+    /// Leaves a sandbox of this server alone when that closes: it ends soon by itself, and its files stay until it is cleaned
+    /// up. Says where; nothing, if it is none that would end.
+    pub fn leave(&self, id: &SessionId) -> Option<String> {
+        let session = self.ours().into_iter().find(|session| session.id() == id && !session.facts().spec.persistent)?;
+        self.0.left.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        let until =
+            self.settings().idle.map_or_else(String::new, |idle| format!(" for {} minutes", idle.as_secs() / 60));
+        Some(format!("{}{until}; `sandbox-mcp rm {id}` removes it", session.place_of_files()))
     }
 
     /// Events and tasks of the past.
@@ -497,6 +511,7 @@ impl Inner {
             recovery: RecoveryReport::default(),
             pool: warm::Pool::default(),
             closing: AtomicBool::new(false),
+            left: Mutex::default(),
             settings,
         })
     }

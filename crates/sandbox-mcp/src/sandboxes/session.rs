@@ -395,11 +395,16 @@ impl Session {
         dialled.unwrap_or_else(|error| Err(stopped(error)))
     }
 
-    fn over(&self, why: &str) -> SandboxesError {
-        let files = match sandbox_docker::container(&self.folder) {
+    /// Where its files are while it is there, also when nothing runs in it any more.
+    pub(super) fn place_of_files(&self) -> String {
+        match sandbox_docker::container(&self.folder) {
             Some(container) => format!("in its container: `docker cp {container}:/workspace FOLDER` takes them out,"),
             None => format!("in {}", self.folder.join("workspace").display()),
-        };
+        }
+    }
+
+    fn over(&self, why: &str) -> SandboxesError {
+        let files = self.place_of_files();
         let why = format!("{why}. Its files are kept {files} until it is cleaned up. Create a new sandbox to go on");
         sandbox_core::Error::Ended { id: self.id().clone(), why }.into()
     }

@@ -168,7 +168,8 @@ async fn a_question_of_an_agent_reaches_the_person() {
 async fn a_task_whose_server_was_killed_is_reported_and_its_files_are_there() {
     let folder = tempfile::tempdir().unwrap();
     let mut client = start_in(folder.path(), Era::Legacy, &[]).await;
-    let steps = json!([{"step": "Writing the first half"}, {"write": {"path": "half.txt", "content": "half"}}, {"step": "Going on"}, {"sleep": 60}]);
+    let steps = json!([{"step": "Writing the first half"}, {"spend": {"input": 1000, "output": 100}}, {"spend": {"input": 1000, "output": 100}},
+        {"write": {"path": "half.txt", "content": "half"}}, {"step": "Going on"}, {"sleep": 60}]);
     let running =
         client.ok("execute_task", json!({"task": "write much", "wait_seconds": 1, "files": script(steps)})).await;
     assert_eq!(running["status"], "running", "{running}");
@@ -186,6 +187,8 @@ async fn a_task_whose_server_was_killed_is_reported_and_its_files_are_there() {
     )
     .unwrap();
     assert!(receipt.contains("Writing the first half"), "{receipt}");
+    let receipt: Value = serde_json::from_str(&receipt).unwrap();
+    assert_eq!((&receipt["files_created"][0]["path"], &receipt["cost"]["turns"]), (&json!("half.txt"), &json!(2)));
 }
 
 #[tokio::test]
@@ -366,6 +369,74 @@ async fn archives_hold_only_files_that_lead_down() {
         );
         assert!(!names.contains("0o4") && !names.contains("False"), "{names}");
     }
+}
+
+#[tokio::test]
+async fn files_in_an_archive_are_as_old_as_they_are() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"run": "touch -d '2021-06-01 12:00' old.txt"}, {"finish": "ok"}]});
+    std::fs::write(person.folder("mock-script.json"), steps.to_string()).unwrap();
+    for (archive, list) in [
+        ("a.zip", "import zipfile, sys; print([i.date_time[0] for i in zipfile.ZipFile(sys.argv[1]).infolist()])"),
+        ("a.tar.gz", "import tarfile, sys, time; print([time.gmtime(m.mtime)[0] for m in tarfile.open(sys.argv[1])])"),
+    ] {
+        let output = person.run(&["run", "x", "--agent", "mock", "--file", "mock-script.json", "--archive", archive]);
+        let listed = person.starts("python3", &["-c", list, archive]).output().unwrap();
+        assert_eq!(printed(&listed.stdout).trim(), "[2021]", "{output:?}");
+    }
+}
+
+/// Runs these steps of the mock agent and tells all about it.
+fn run_steps(person: &Person, steps: Value) -> Value {
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    person.json(&["run", "x", "--agent", "mock", "--file", "mock-script.json", "--out", "out"])
+}
+
+#[tokio::test]
+async fn results_beside_thousands_of_files_were_lost() {
+    let person = Person::new();
+    let many = "mkdir -p many && cd many && seq 1 10050 | xargs touch && cd .. && echo answer > report.md";
+    let told = run_steps(&person, json!([{ "run": many }, { "finish": "ok" }]));
+    assert!(told["missing"].is_null(), "{}", told["missing"]);
+    assert_eq!(std::fs::read_to_string(person.folder("out/report.md")).unwrap(), "answer\n");
+    assert_eq!(std::fs::read_dir(person.folder("out/many")).unwrap().count(), 10050);
+}
+
+#[tokio::test]
+async fn results_in_a_closed_folder_vanished_without_a_word() {
+    let person = Person::new();
+    let steps = json!([{ "run": "mkdir closed; echo s > closed/result.txt; chmod 0 closed" }, { "finish": "ok" }]);
+    let told = run_steps(&person, steps);
+    let missing = told["missing"].as_str().unwrap_or_default();
+    assert!(missing.contains("folders that cannot be read") && missing.contains("stays in /"), "{told}");
+    let folder = missing.split_once("stays in ").unwrap().1.split_once(" for ").unwrap().0;
+    assert!(std::path::Path::new(folder).join("closed").exists(), "{missing}");
+}
+
+#[tokio::test]
+async fn a_link_that_stays_inside_is_no_failure() {
+    let person = Person::new();
+    let steps = json!([{ "run": "echo x > a.txt; ln -s a.txt b.txt" }, { "finish": "ok" }]);
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let output = person.run(&["run", "x", "--agent", "mock", "--file", "mock-script.json", "--out", "out"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(printed(&output.stderr).contains("b.txt was not taken out: it is not a regular file"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_second_agent_was_let_loose_on_the_files_of_the_first() {
+    let client = start().await;
+    let running = client
+        .ok("execute_task", json!({"task": "x", "wait_seconds": 1, "files": script(json!([{"sleep": 60}]))}))
+        .await;
+    assert_eq!(running["status"], "running", "{running}");
+    let person = Person::new();
+    let session = running["session_id"].as_str().unwrap();
+    let state = client.state();
+    let second =
+        person.types(&["run", "y", "--agent", "mock", "--session", session]).env("WORKSPACE_BASE", state).output();
+    let said = printed(&second.unwrap().stderr);
+    assert!(said.contains("still goes on") && said.contains(running["task_id"].as_str().unwrap()), "{said}");
 }
 
 /// A task at a terminal, and what the person types.
