@@ -271,7 +271,7 @@ pub fn packets_without_route(snmp: &str, snmp6: &str) -> u64 {
     let four =
         names.split(' ').zip(numbers.split(' ')).find(|(name, _)| *name == "OutNoRoutes").map(|(_, found)| found);
     let six = snmp6.lines().find_map(|line| line.strip_prefix("Ip6OutNoRoutes"));
-    [four, six].into_iter().flatten().filter_map(|found| found.trim().parse::<u64>().ok()).sum()
+    [four, six].into_iter().flatten().filter_map(|found| found.trim().parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
 /// One on its way to somebody who is gone may live for a moment.

@@ -171,6 +171,18 @@ pub(super) const FIRST_PROCESS: &[Attack] = &[
     ),
     escape("session_of_first_process", &[ExecutorHardening], "Looks whether the first process is in a session outside"),
     escape(
+        "signals_of_files_to_first_process",
+        &[PidNamespace, ExecutorHardening],
+        "Has signals sent to the first process by sockets that have something to read",
+    )
+    .by(Way::Alone),
+    escape(
+        "null_device_of_first_process",
+        &[ReadOnlyRoot, ExecutorHardening],
+        "Puts a pipe in place of /dev/null, which the first process might open",
+    )
+    .by(Way::Alone),
+    escape(
         "signals_to_first_process",
         &[PidNamespace, ExecutorHardening],
         "Sends every signal to the first process by every way",

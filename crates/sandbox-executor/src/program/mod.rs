@@ -243,7 +243,12 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         // What loses its parent comes to us, as it does to the first process of a namespace.
         let _ = set_child_subreaper(Some(getpid()));
     }
-    let mut starter = Starter::new(passed.score);
+    let mut starter = match Starter::new(passed.score) {
+        Ok(starter) => starter,
+        Err(error) => {
+            return Err(Box::new((status, format!("opening what commands without input read failed: {error}"))));
+        }
+    };
     let verdicts = passed.verdicts.or_else(|| itself::open_verdicts(&boot));
     let (tree, counters) = (Tree::new(tally), Counters::new(&boot, passed.oom, passed.pids, verdicts));
     if let Attachment::Single(exec) = &boot.attachment {

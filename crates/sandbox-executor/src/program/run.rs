@@ -169,7 +169,7 @@ fn start_with_streams(executor: &Executor, exec: &Exec, output: Output) -> Resul
         }
         None => {
             let (stdin, input) = match exec.stdin {
-                Stdin::Empty => (nothing().map_err(no_streams)?, None),
+                Stdin::Empty => (executor.starter.nothing().map_err(no_streams)?, None),
                 Stdin::Piped => {
                     let (reads, writes) = pipe()?;
                     (reads, Some(Input::new(writes, Kind::Pipe).map_err(no_streams)?))

@@ -32,6 +32,8 @@ use super::{
 
 /// The search path of commands that say none.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// null(4).
+const NULL_DEVICE: (u32, u32) = (1, 3);
 /// Arguments and variables together; the system's own limit is near.
 const MAX_ARGUMENTS: usize = 1 << 20;
 
@@ -39,12 +41,18 @@ const MAX_ARGUMENTS: usize = 1 << 20;
 pub struct Starter {
     spawner: Spawner,
     sacrifice: Sacrifice,
+    nothing: OwnedFd,
 }
 
 impl Starter {
     /// Made at the start, before anything about this process changes.
-    pub fn new(score: Option<OwnedFd>) -> Self {
-        Self { spawner: Spawner::new(), sacrifice: Sacrifice::new(score) }
+    pub fn new(score: Option<OwnedFd>) -> io::Result<Self> {
+        Ok(Self { spawner: Spawner::new(), sacrifice: Sacrifice::new(score), nothing: nothing()? })
+    }
+
+    /// What commands read that get no input. Never opened anew: who is root inside may have put something else there.
+    pub fn nothing(&self) -> rustix::io::Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.nothing, 3)
     }
 
     /// Starts the only command and waits until its program runs. Returns its process id.
@@ -267,13 +275,20 @@ fn exists(folder: &str, path: &CString) -> bool {
     Path::new(folder).join(&*path.to_string_lossy()).exists()
 }
 
-/// What commands read that get no input: end of file.
+/// End of file, whatever is called `/dev/null` here.
 pub fn nothing() -> io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
-    if let Ok(null) = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        return Ok(null);
+    use rustix::fs::{FileType, Mode, OFlags, fcntl_setfl, fstat, major, minor, open};
+    // Nobody waits at it, were it a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    if let Ok(null) = open("/dev/null", flags, Mode::empty()) {
+        let found = fstat(&null)?;
+        let device = (major(found.st_rdev), minor(found.st_rdev));
+        if FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice && device == NULL_DEVICE {
+            fcntl_setfl(&null, OFlags::empty())?;
+            return Ok(null);
+        }
     }
-    // An image without /dev/null: a pipe that nobody writes to.
+    // An image without it: a pipe that nobody writes to.
     let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     Ok(reader)
 }

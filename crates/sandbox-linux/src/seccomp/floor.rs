@@ -90,6 +90,11 @@ pub fn beneath(mut profile: Profile, narrowing: Narrowing) -> Profile {
     profile
 }
 
+/// fcntl(2), ioctl_sockios: numbers that the C library does not have for every system.
+const F_SETOWN_EX: i32 = 15;
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
+
 /// What Linux asks a capability for and gVisor does not: a priority above the usual one, options of sockets that act on the
 /// whole machine. And what nobody in a container has on Linux, but root has in gVisor: devices of one's own, and a first
 /// process that signals end.
@@ -98,6 +103,13 @@ fn ask_as_linux_does(profile: &mut Profile, capabilities: u64) {
     const SYS_NICE: u64 = 1 << 23;
     for name in ["kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"] {
         refuse(profile, name, vec![Test::is(0, 1)]);
+    }
+    // Whose file has something to read is signalled too, with whatever signal one likes, and root may name anybody.
+    for command in [libc::F_SETOWN, F_SETOWN_EX] {
+        refuse(profile, "fcntl", vec![Test::is(1, command as u32)]);
+    }
+    for command in [FIOSETOWN, SIOCSPGRP] {
+        refuse(profile, "ioctl", vec![Test::is(1, command)]);
     }
     for kind in [libc::S_IFCHR, libc::S_IFBLK] {
         let is_device = |argument| Test { argument, mask: libc::S_IFMT.into(), compare: Equal, value: kind.into() };
@@ -141,7 +153,7 @@ fn answer(profile: &mut Profile, name: &str, tests: Vec<Test>, answer: Answer) {
 const EXECUTOR: &[&str] = &[
     "accept4", "arch_prctl", "brk", "capset", "chdir", "clock_gettime", "close", "close_range", "dup", "dup3",
     "epoll_create1", "epoll_ctl", "epoll_pwait", "eventfd2", "execve", "execveat", "exit", "exit_group", "fchmod",
-    "fchmodat", "fcntl", "fstat", "ftruncate", "futex", "getdents64", "geteuid", "getpid", "getrandom", "getsockopt",
+    "fchmodat", "fstat", "ftruncate", "futex", "getdents64", "geteuid", "getpid", "getrandom", "getsockopt",
     "lseek", "madvise", "mkdirat", "mprotect", "mremap", "munmap", "newfstatat", "open", "openat", "openat2",
     "pipe2", "poll", "ppoll", "pread64", "pwrite64", "read", "readlinkat", "recvfrom", "recvmsg", "renameat",
     "renameat2", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "sendmsg", "sendto",
@@ -154,6 +166,11 @@ const EXECUTOR: &[&str] = &[
 const EXECUTOR_WITH: &[(&str, [u64; 6])] = &[
     ("clone", [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]),
     ("clone", [(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64, 0, 0, 0, 0, 0]),
+    ("fcntl", [3, libc::F_DUPFD_CLOEXEC as u64, 3, 0, 0, 0]),
+    ("fcntl", [3, libc::F_GETFL as u64, 0, 0, 0, 0]),
+    ("fcntl", [3, libc::F_SETFD as u64, libc::FD_CLOEXEC as u64, 0, 0, 0]),
+    ("fcntl", [3, libc::F_SETFL as u64, 0, 0, 0, 0]),
+    ("fcntl", [3, libc::F_SETPIPE_SZ as u64, 1 << 20, 0, 0, 0]),
     ("ioctl", [3, libc::FIONBIO as u64, 0, 0, 0, 0]),
     ("ioctl", [3, libc::TIOCSCTTY as u64, 0, 0, 0, 0]),
     ("ioctl", [3, libc::TIOCSWINSZ as u64, 0, 0, 0, 0]),

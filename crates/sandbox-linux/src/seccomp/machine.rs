@@ -138,7 +138,14 @@ fn what_a_lenient_kernel_grants_is_refused_without_the_capability() {
             assert_eq!(tried(&strict, number, arguments), REFUSE);
             assert_eq!(tried(&privileged, number, arguments), tried(&linux, number, arguments));
         }
-        let never = [(libc::SYS_mknodat, device), (libc::SYS_kill, signal(1)), (libc::SYS_tgkill, signal(1))];
+        let owner = [3, libc::F_SETOWN as u64, 1, 0, 0, 0];
+        let never = [
+            (libc::SYS_mknodat, device),
+            (libc::SYS_kill, signal(1)),
+            (libc::SYS_tgkill, signal(1)),
+            (libc::SYS_fcntl, owner),
+            (libc::SYS_ioctl, [3, 0x8901, 1, 0, 0, 0]),
+        ];
         for (number, arguments) in never {
             assert_eq!(tried(&strict, number, arguments), REFUSE);
             assert_eq!(tried(&privileged, number, arguments), REFUSE);

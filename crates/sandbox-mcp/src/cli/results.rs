@@ -126,7 +126,7 @@ impl<'r> Taken<'r> {
             let error = copied.as_ref().err().map(ToString::to_string);
             json!({ "path": path, "size_bytes": file.size, "copied": copied.is_ok(), "error": error })
         };
-        let out = |taken: &Taken<'_>| json!({ "folder": taken.folder, "files": taken.files.iter().map(file).collect::<Vec<_>>() });
+        let out = |taken: &Taken<'_>| json!({ "folder": taken.folder.to_string_lossy(), "files": taken.files.iter().map(file).collect::<Vec<_>>() });
         told["out"] = out(self);
         if let Some(aside) = &self.aside {
             told["out_aside"] = out(aside);

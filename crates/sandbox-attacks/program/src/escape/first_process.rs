@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
 };
 
 use crate::{
@@ -46,8 +47,16 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("pages_of_first_process", pages),
     ("session_of_first_process", session),
     ("signals_to_first_process", signals),
+    ("signals_of_files_to_first_process", signals_of_files),
+    ("null_device_of_first_process", null_device),
     ("kill_everything", kill_everything),
 ];
+
+/// fcntl(2) and ioctl_sockios(2): the C library does not have them everywhere.
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+const FIOSETOWN: i32 = 0x8901;
+const SIOCSPGRP: i32 = 0x8902;
 
 fn listed(path: &str) -> Outcome {
     match fs::read_dir(path).map(|entries| entries.count()) {
@@ -251,6 +260,40 @@ fn signals(_: &Arguments) -> Outcome {
         '?' => Outcome::Held("the first process is covered, and the suite asks it".to_owned()),
         'T' | 't' | 'Z' | 'X' => Outcome::BrokeThrough(format!("the first process is in state {state}")),
         _ => Outcome::Held(format!("the first process is in state {state}")),
+    }
+}
+
+/// A socket whose owner is told when there is something to read, by a signal of one's own choice; the owner is somebody else.
+fn signals_of_files(_: &Arguments) -> Outcome {
+    let first = 1i32.to_ne_bytes();
+    let of_one_process = [0, 0, 0, 0, 1, 0, 0, 0];
+    for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGIO] {
+        for way in 0..4 {
+            let Ok((mut writer, reader)) = UnixStream::pair() else { continue };
+            let socket = || n(reader.as_raw_fd());
+            let _ = match way {
+                0 => call(libc::SYS_fcntl, [socket(), n(libc::F_SETOWN), n(1)]),
+                1 => call(libc::SYS_fcntl, [socket(), n(F_SETOWN_EX), Argument::Bytes(&of_one_process)]),
+                2 => call(libc::SYS_ioctl, [socket(), n(FIOSETOWN), Argument::Bytes(&first)]),
+                _ => call(libc::SYS_ioctl, [socket(), n(SIOCSPGRP), Argument::Bytes(&first)]),
+            };
+            let _ = call(libc::SYS_fcntl, [socket(), n(F_SETSIG), n(signal)]);
+            let _ = call(libc::SYS_fcntl, [socket(), n(libc::F_SETFL), n(libc::O_ASYNC)]);
+            let _ = writer.write_all(b"x");
+        }
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    Outcome::Held("the suite asks the first process".to_owned())
+}
+
+/// A pipe in place of what commands without input read: who opens that waits for ever.
+fn null_device(_: &Arguments) -> Outcome {
+    let removed = fs::remove_file("/dev/null");
+    let pipe = n(libc::S_IFIFO as i32 | 0o666);
+    let made = call(libc::SYS_mknodat, [n(libc::AT_FDCWD), Argument::Text(c"/dev/null"), pipe, n(0)]);
+    match (removed, made) {
+        (Ok(()), Ok(_)) => Outcome::Held("it is a pipe now, and the suite starts a command".to_owned()),
+        (Err(error), _) | (_, Err(error)) => Outcome::Held(format!("it stays what it is: {error}")),
     }
 }
 

@@ -116,7 +116,7 @@ pub fn goes_on(state: &Path, id: &TaskId) -> bool {
 pub fn note_results(receipt: &Path, results: &Path) -> io::Result<()> {
     let Some(folder) = receipt.parent() else { return Ok(()) };
     let Some(mut receipt) = read(folder) else { return Ok(()) };
-    receipt["results"] = json!(std::path::absolute(results)?);
+    receipt["results"] = json!(std::path::absolute(results)?.to_string_lossy());
     write(folder, &receipt)
 }
 
