@@ -29,7 +29,7 @@ use super::{
     jobs::{Job, Start},
     launch::Launch,
     output::{self, Source, Until},
-    spawn::{all_from, nothing},
+    spawn::all_from,
     sys::Session,
     terminal,
     wall::{self, Wall},

@@ -51,8 +51,8 @@ impl Starter {
     }
 
     /// What commands read that get no input. Never opened anew: who is root inside may have put something else there.
-    pub fn nothing(&self) -> rustix::io::Result<OwnedFd> {
-        rustix::io::fcntl_dupfd_cloexec(&self.nothing, 3)
+    pub fn nothing(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.nothing, 3)?)
     }
 
     /// Starts the only command and waits until its program runs. Returns its process id.

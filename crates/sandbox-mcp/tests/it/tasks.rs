@@ -435,7 +435,8 @@ async fn a_second_agent_was_let_loose_on_the_files_of_the_first() {
     let state = client.state();
     let second =
         person.types(&["run", "y", "--agent", "mock", "--session", session]).env("WORKSPACE_BASE", state).output();
-    let said = printed(&second.unwrap().stderr);
+    let second = second.unwrap();
+    let said = printed(&second.stderr);
     assert!(said.contains("still goes on") && said.contains(running["task_id"].as_str().unwrap()), "{said}");
 }
 
