@@ -431,7 +431,7 @@ impl Sandboxes {
 
     fn session(&self, sandbox: Arc<dyn Sandbox>, facts: Facts, care: Care) -> Session {
         let folder = self.0.folders.folder(&facts.spec.id);
-        let access = access::Access::new(self.0.pace.clone());
+        let access = access::Access::new(self.0.pace.clone(), self.0.outside.reader());
         Session::new(sandbox, facts, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
     }
 
