@@ -159,9 +159,7 @@ fn show_text(told: &Value) {
     let cost = told["cost"]["usd"].as_f64().map(|usd| format!(", {}", crate::agent::dollars(usd))).unwrap_or_default();
     let by_nobody = if pretended { ", by the agent `mock`, which only pretends" } else { "" };
     screen::tell_marked(text("status"), look, &format!("{word} {seconds:.digits$} s{cost}{by_nobody}"));
-    if !text("error").is_empty() {
-        screen::tell(text("error"));
-    }
+    text("error").lines().for_each(screen::tell);
     let denials: Vec<Denial> = serde_json::from_value(told["denials"].clone()).unwrap_or_default();
     outside::say(&denials);
     told["lowered"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(screen::tell);

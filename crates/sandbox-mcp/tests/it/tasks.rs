@@ -475,3 +475,21 @@ fn a_model_that_is_not_there_is_said_soon_and_with_what_to_do() {
     assert!(told["error"].as_str().unwrap().contains("no model's server runs at"), "{told}");
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
+
+/// A task that follows a script, where nobody sits at a terminal who could be asked.
+fn alone(person: &Person, script: &str, content: &str) -> std::process::Output {
+    std::fs::write(person.folder(script), content).unwrap();
+    person.run(&["run", "x", "--agent", "mock", "--file", script, "--out", "results"])
+}
+
+#[test]
+fn what_went_wrong_is_told_line_by_line_and_a_script_by_its_first_line() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"must": "echo begun\necho no such region\nexit 3"}]});
+    let failed = alone(&person, "mock-script.json", &steps.to_string());
+    let told = printed(&failed.stderr);
+    assert!(told.contains("the command `echo begun` (and more lines) ended with code 3: no such region"), "{told}");
+    let mistyped = alone(&person, "mock-script.toml", "[[steps]]\nfly = \"high\"\n");
+    let told = printed(&mistyped.stderr);
+    assert!(told.contains("fly") && !told.contains("\\u{a}"), "{told}");
+}

@@ -148,7 +148,7 @@ impl Action {
             Self::Run(command) => known.output = run(worker, &command).await?.0,
             Self::Must(command) => match run(worker, &command).await? {
                 (output, Exit::Code(0)) => known.output = output,
-                (_, exit) => return Err(WorkError::Command { command, exit }),
+                (output, exit) => return Err(WorkError::Command { command, exit, output }),
             },
             Self::Ask { question, choices, default } => {
                 let inquiry = Inquiry { question, choices, default };
