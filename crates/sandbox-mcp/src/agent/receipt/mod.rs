@@ -227,16 +227,23 @@ impl Drop for Writing {
     }
 }
 
+/// The shell command of a call, if it is one. Some tools take nothing else, and some are called with an object.
+fn command_of(tool: &str, input: &str) -> Option<String> {
+    // Claude Code writes it with a capital.
+    let is_shell = tool.eq_ignore_ascii_case("bash");
+    match serde_json::from_str::<Value>(input) {
+        Ok(Value::Object(fields)) if is_shell => fields.get("command")?.as_str().map(str::to_owned),
+        // A tool of another kind: `command` with nothing else beside it is one.
+        Ok(Value::Object(fields)) if fields.len() == 1 => fields.get("command")?.as_str().map(str::to_owned),
+        _ => is_shell.then(|| input.to_owned()),
+    }
+}
+
 fn packages(steps: &[Step]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for step in steps {
         let Note::Call { tool, input, .. } = &step.note else { continue };
-        let command = match serde_json::from_str::<Value>(input) {
-            Ok(input) => input["command"].as_str().unwrap_or_default().to_owned(),
-            Err(_) => input.clone(),
-        };
-        // Claude Code writes it with a capital.
-        if tool.eq_ignore_ascii_case("bash") {
+        if let Some(command) = command_of(tool, input) {
             found.extend(words::packages(&command));
         }
     }
