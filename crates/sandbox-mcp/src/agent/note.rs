@@ -70,6 +70,14 @@ pub enum Note {
         /// What.
         data: Vec<u8>,
     },
+    /// A port inside was opened to the person. Its address is for their eyes: it is never written down.
+    #[serde(skip)]
+    Preview {
+        /// Which port.
+        port: u16,
+        /// Where to look, with the key in it.
+        address: String,
+    },
     /// A file in /workspace is new or different.
     File {
         /// Its path there.

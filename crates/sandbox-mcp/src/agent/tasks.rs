@@ -217,6 +217,7 @@ impl Standing {
             Note::Thinking { .. }
             | Note::Text { .. }
             | Note::Result { .. }
+            | Note::Preview { .. }
             | Note::File { .. }
             | Note::Answer { .. } => {}
         }

@@ -74,6 +74,9 @@ impl Live {
             Note::Answer { answer, by } => self.line(&format!("  {by} said: {}", cut(&answer)), Look::Dim),
             Note::Output { data, .. } => self.output(&data),
             Note::Result { .. } | Note::Thinking { .. } | Note::Text { .. } | Note::Question { .. } => {}
+            Note::Preview { port, address } => {
+                self.line(&format!("  until the task ends, port {port} is to be seen at {address}"), Look::Good);
+            }
         }
         self.refresh();
     }

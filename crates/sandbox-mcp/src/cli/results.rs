@@ -134,6 +134,7 @@ pub(super) fn show(told: &Value, keep: bool, answer: Answer) {
         let id = told["session_id"].as_str().unwrap_or_default();
         screen::tell(&format!("the sandbox is kept; to go on: sandbox-mcp run --session {id} \"what to do next\""));
         screen::tell(&format!("to go in: sandbox-mcp exec --session {id} -- bash"));
+        screen::tell(&format!("to see a page that it serves: sandbox-mcp open {id} PORT"));
         screen::tell(&format!("to remove it: sandbox-mcp rm {id}"));
     }
 }

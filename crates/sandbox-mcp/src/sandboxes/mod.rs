@@ -50,7 +50,7 @@ pub use history::{History, Query, Recorded, TaskRecord};
 pub use journal::{DenialCounts, Journal, Kept};
 pub use new::{Lifetime, NewSandbox, check_env};
 pub use offer::{Offer, WeakSandboxes};
-pub use ports::OpenPort;
+pub use ports::{Addresses, OpenPort};
 pub use quota::available_memory;
 pub use recovery::RecoveryReport;
 pub use sandbox_executor::{

@@ -493,3 +493,34 @@ fn what_went_wrong_is_told_line_by_line_and_a_script_by_its_first_line() {
     let told = printed(&mistyped.stderr);
     assert!(told.contains("fly") && !told.contains("\\u{a}"), "{told}");
 }
+
+/// The key in the first address of a preview in a text.
+fn key(text: &str) -> &str {
+    let end = text.find(".localhost:").unwrap_or_else(|| panic!("no address: {text}"));
+    let begin = text[..end].rfind("http://").unwrap() + "http://".len();
+    text[begin..end].split('.').next().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_address_of_a_page_is_seen_while_it_lives_and_its_key_is_in_no_receipt() {
+    let model = Server::start(|asked| {
+        Say::Turn(vec![match asked.step {
+            0 => call("a", "open_port", json!({"port": 8000})),
+            // A model that does not do what it was told repeats it.
+            _ => text(format!("Look at http://{}.localhost:1/", key(&asked.body["messages"].to_string()))),
+        }])
+    })
+    .await;
+    let person = Person::new();
+    person.settles(&settled(&model));
+    let script = "$BIN run 'show it' --out results --keep; echo code $?";
+    let seen = crate::person::typing_at_a_terminal(&person, script, &[]);
+    assert!(seen.contains("port 8000 is to be seen at http://") && seen.contains("code 0"), "{seen}");
+    assert!(seen.contains("to see a page that it serves: sandbox-mcp open sandbox_local_"), "{seen}");
+    let page = std::path::PathBuf::from(person.json(&["task", "list"])[0]["receipt"].as_str().unwrap());
+    for file in [page.with_file_name("receipt.json"), page] {
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert!(!written.contains(key(&seen)) && written.contains("Look at http://KEY."), "{written}");
+    }
+    assert!(person.run(&["rm", "--all"]).status.success());
+}

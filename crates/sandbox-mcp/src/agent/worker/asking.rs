@@ -40,8 +40,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Opens a port inside to this machine's loopback, for the person to look at.
+    /// Opens a port inside to this machine's loopback, for the person to look at. Whoever watches sees where.
     pub async fn open_port(&self, port: u16) -> Result<OpenPort, WorkError> {
-        Ok(self.session.open_port(port).await?)
+        let opened = self.session.open_port(port).await?;
+        self.note(Note::Preview { port, address: opened.url.clone() }).await;
+        Ok(opened)
     }
 }
