@@ -96,10 +96,19 @@ pub enum Note {
     },
     /// What the person said.
     Answer {
-        /// The answer, or the default.
+        /// The answer.
         answer: String,
         /// Who said it.
         by: String,
+    },
+    /// Nobody answered, and the agent goes on with its default.
+    Unanswered {
+        /// What was asked.
+        question: String,
+        /// What it goes on with.
+        default: String,
+        /// Why nobody answered.
+        why: String,
     },
     /// The model could not be asked, and is asked again.
     Retry {

@@ -219,7 +219,8 @@ impl Standing {
             | Note::Result { .. }
             | Note::Preview { .. }
             | Note::File { .. }
-            | Note::Answer { .. } => {}
+            | Note::Answer { .. }
+            | Note::Unanswered { .. } => {}
         }
     }
 

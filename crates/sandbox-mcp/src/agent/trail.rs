@@ -177,6 +177,9 @@ fn bounded(note: Note) -> Note {
         }
         Note::Question { question, default } => Note::Question { question: long(question), default: long(default) },
         Note::Answer { answer, by } => Note::Answer { answer: long(answer), by: long(by) },
+        Note::Unanswered { question, default, why } => {
+            Note::Unanswered { question: long(question), default: long(default), why: long(why) }
+        }
         Note::Retry { attempt, after, why } => Note::Retry { attempt, after, why: long(why) },
         other => other,
     }
@@ -191,6 +194,7 @@ fn weight(note: &Note) -> usize {
         Note::Result { call, summary, .. } => call.len() + summary.len(),
         Note::Question { question, default } => question.len() + default.len(),
         Note::Answer { answer, by } => answer.len() + by.len(),
+        Note::Unanswered { question, default, why } => question.len() + default.len() + why.len(),
         Note::Retry { why, .. } => why.len(),
         Note::File { path, .. } => path.len(),
         _ => 0,

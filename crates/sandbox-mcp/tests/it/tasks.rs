@@ -483,6 +483,21 @@ fn alone(person: &Person, script: &str, content: &str) -> std::process::Output {
 }
 
 #[test]
+fn a_question_that_nobody_answers_is_told_at_the_end_and_is_among_the_steps() {
+    let person = Person::new();
+    let ask = json!({"ask": {"question": "Which region?", "default": "all of them"}});
+    let ran = alone(&person, "mock-script.json", &json!({"steps": [ask, {"finish": "For {answer}."}]}).to_string());
+    let told = printed(&ran.stderr);
+    assert!(told.contains("“Which region?”: the agent went on with “all of them”"), "{told}");
+    let task = person.json(&["task", "list"])[0].clone();
+    let shown = person.run(&["task", "show", task["task_id"].as_str().unwrap()]);
+    let shown = printed(&shown.stdout);
+    assert!(shown.contains("asked: Which region?") && shown.contains("it went on with: all of them"), "{shown}");
+    let page = std::fs::read_to_string(task["receipt"].as_str().unwrap()).unwrap();
+    assert!(page.contains("nobody answered") && page.contains("all of them"), "{page}");
+}
+
+#[test]
 fn what_went_wrong_is_told_line_by_line_and_a_script_by_its_first_line() {
     let person = Person::new();
     let steps = json!({"steps": [{"must": "echo begun\necho no such region\nexit 3"}]});

@@ -91,6 +91,10 @@ fn steps(page: &mut String, receipt: &Value) {
             "cost" => return None,
             "question" => ("asks".to_owned(), shown(&step["question"])),
             "answer" => (format!("answer of {}", shown(&step["by"])), shown(&step["answer"])),
+            "unanswered" => {
+                let default = shown(&step["default"]);
+                (format!("nobody answered ({})", shown(&step["why"])), format!("it goes on with: {default}"))
+            }
             "retry" => ("the model is asked again".to_owned(), shown(&step["why"])),
             _ => return None,
         };
@@ -237,12 +241,14 @@ mod tests {
             call("bash", script.to_owned()),
             call("Bash", json!({"command": script}).to_string()),
             call("str_replace_based_edit_tool", json!({"command": "view", "path": "a\nb"}).to_string()),
+            {"at": 2, "note": "unanswered", "question": "Which?", "default": "all", "why": "no answer came in time"},
         ]);
         let page = page(&json!({ "steps": steps }));
         for part in [
             "<pre>bash:\nset -e\npython3 a.py &lt;data</pre>",
             "<pre>Bash:\nset -e\npython3",
             "&quot;path&quot;:&quot;a\\nb&quot;",
+            "nobody answered (no answer came in time)</td><td>it goes on with: all",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
