@@ -20,6 +20,32 @@ pub enum Reader {
     Person,
 }
 
+impl Reader {
+    /// A wider policy, as this reader gets one.
+    pub fn with_policy(self, policy: &str) -> String {
+        match self {
+            Self::Model | Self::Unheard => format!("a new sandbox with policy {policy}"),
+            Self::Person => match level(policy) {
+                Some(level) => format!("--level {level} (`exec`: --policy {policy})"),
+                None => format!("`exec` with --policy {policy}"),
+            },
+        }
+    }
+
+    /// What brings files into a sandbox.
+    pub fn files(self) -> &'static str {
+        match self {
+            Self::Model | Self::Unheard => "write_files",
+            Self::Person => "--file",
+        }
+    }
+}
+
+/// The level of a task that has this policy.
+fn level(policy: &str) -> Option<&str> {
+    policy.strip_prefix("yolo-").filter(|level| ["1", "2", "3", "4"].contains(level))
+}
+
 /// What advice depends on, beside the refusal itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adviser {
@@ -117,10 +143,7 @@ impl Adviser {
         let ask = self.ask(refused.target);
         if refused.rule == Some(NO_REGISTRIES) || refused.reason == Reason::NameDenied && denies_registry(&host, rules)
         {
-            let new = match self.reader {
-                Reader::Person => "--policy yolo-3",
-                Reader::Model | Reader::Unheard => "a new sandbox with policy yolo-3",
-            };
+            let new = self.reader.with_policy("yolo-3");
             return format!("Package registries are not part of this policy's network (yolo-2); {new} has them");
         }
         match other_ports(&host, rules) {
@@ -151,11 +174,10 @@ impl Adviser {
                                 policy that reaches it"
                     .into()
             }
-            Reader::Person => {
-                "Choose another policy with --policy (yolo-4 reaches any public address; `sandbox-mcp doctor` \
-                               lists them), or name it in one of your own: docs/network.md"
-                    .into()
-            }
+            Reader::Person => format!(
+                "Use {}, which reaches any public address, or name it in a policy of your own: docs/network.md",
+                self.reader.with_policy("yolo-4")
+            ),
         }
     }
 }
@@ -261,8 +283,17 @@ mod tests {
                 "--policy",
             ),
             (advice(Reader::Person, Web, Reason::NameDenied, "pypi.org", None), "--policy yolo-3", "request_access"),
+            (advice(Reader::Person, Web, Reason::NameDenied, "pypi.org", None), "--level 3", "a new sandbox"),
+            (advice(Reader::Person, Web, Reason::NoRule, "example.com:8080", None), "--level 4", "write_files"),
         ] {
             assert!(told.contains(has) && !told.contains(has_not), "{told}");
         }
+    }
+
+    #[test]
+    fn a_person_is_told_of_levels_where_there_is_one() {
+        assert_eq!(Reader::Person.with_policy("yolo-2"), "--level 2 (`exec`: --policy yolo-2)");
+        assert_eq!(Reader::Person.with_policy("yolo-2b"), "`exec` with --policy yolo-2b");
+        assert_eq!(Reader::Unheard.with_policy("build"), "a new sandbox with policy build");
     }
 }

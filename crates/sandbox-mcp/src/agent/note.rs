@@ -70,6 +70,14 @@ pub enum Note {
         /// What.
         data: Vec<u8>,
     },
+    /// A port inside was opened to the person. Its address is for their eyes: it is never written down.
+    #[serde(skip)]
+    Preview {
+        /// Which port.
+        port: u16,
+        /// Where to look, with the key in it.
+        address: String,
+    },
     /// A file in /workspace is new or different.
     File {
         /// Its path there.
@@ -88,10 +96,19 @@ pub enum Note {
     },
     /// What the person said.
     Answer {
-        /// The answer, or the default.
+        /// The answer.
         answer: String,
         /// Who said it.
         by: String,
+    },
+    /// Nobody answered, and the agent goes on with its default.
+    Unanswered {
+        /// What was asked.
+        question: String,
+        /// What it goes on with.
+        default: String,
+        /// Why nobody answered.
+        why: String,
     },
     /// The model could not be asked, and is asked again.
     Retry {

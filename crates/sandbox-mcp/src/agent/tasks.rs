@@ -217,8 +217,10 @@ impl Standing {
             Note::Thinking { .. }
             | Note::Text { .. }
             | Note::Result { .. }
+            | Note::Preview { .. }
             | Note::File { .. }
-            | Note::Answer { .. } => {}
+            | Note::Answer { .. }
+            | Note::Unanswered { .. } => {}
         }
     }
 

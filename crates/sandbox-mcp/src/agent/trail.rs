@@ -13,6 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::Note;
+use crate::sandboxes::Addresses;
 
 /// Steps that are kept; of a task with more, the beginning and the last ones.
 const MOST: usize = 2000;
@@ -55,6 +56,8 @@ struct Kept {
     written: usize,
     /// Bytes that are.
     written_size: usize,
+    /// Their key is left out of the file.
+    addresses: Addresses,
 }
 
 impl Trail {
@@ -62,6 +65,11 @@ impl Trail {
     pub fn new(watcher: Option<mpsc::Sender<Note>>) -> Self {
         let kept = Kept { latest: "working on it".to_owned(), ..Kept::default() };
         Self(Arc::new(Inner { watcher, began: Instant::now(), kept: Mutex::new(kept) }))
+    }
+
+    /// Steps may speak of these addresses, and are written without their key.
+    pub fn hide(&self, addresses: Addresses) {
+        self.kept().addresses = addresses;
     }
 
     /// From now on steps are written to this file too. Without it they are only kept in memory.
@@ -99,7 +107,7 @@ impl Trail {
             Note::Step { words } | Note::Call { words, .. } => kept.latest = shortened(words.clone(), 200),
             Note::Retry { why, .. } => kept.latest = format!("waiting for the model: {}", shortened(why.clone(), 200)),
             Note::Question { question, .. } => kept.latest = format!("asking: {}", shortened(question.clone(), 200)),
-            Note::Output { .. } => return,
+            Note::Output { .. } | Note::Preview { .. } => return,
             _ => {}
         }
         // What a model says comes in pieces of a few letters.
@@ -141,11 +149,11 @@ impl Trail {
 impl Kept {
     /// Whatever is not in the file yet. Called when nothing is added to the last step any more.
     fn write_all(&mut self) {
-        let Self { steps, file: Some(file), written, written_size, .. } = self else { return };
+        let Self { steps, file: Some(file), written, written_size, addresses, .. } = self else { return };
         for step in steps.iter().skip(*written) {
-            let Ok(mut line) = serde_json::to_vec(step) else { continue };
-            line.push(b'\n');
-            if *written_size + line.len() > LARGEST || file.write_all(&line).is_err() {
+            let Ok(line) = serde_json::to_string(step) else { continue };
+            let line = format!("{}\n", addresses.hide(&line));
+            if *written_size + line.len() > LARGEST || file.write_all(line.as_bytes()).is_err() {
                 return;
             }
             *written += 1;
@@ -169,6 +177,9 @@ fn bounded(note: Note) -> Note {
         }
         Note::Question { question, default } => Note::Question { question: long(question), default: long(default) },
         Note::Answer { answer, by } => Note::Answer { answer: long(answer), by: long(by) },
+        Note::Unanswered { question, default, why } => {
+            Note::Unanswered { question: long(question), default: long(default), why: long(why) }
+        }
         Note::Retry { attempt, after, why } => Note::Retry { attempt, after, why: long(why) },
         other => other,
     }
@@ -183,6 +194,7 @@ fn weight(note: &Note) -> usize {
         Note::Result { call, summary, .. } => call.len() + summary.len(),
         Note::Question { question, default } => question.len() + default.len(),
         Note::Answer { answer, by } => answer.len() + by.len(),
+        Note::Unanswered { question, default, why } => question.len() + default.len() + why.len(),
         Note::Retry { why, .. } => why.len(),
         Note::File { path, .. } => path.len(),
         _ => 0,
@@ -201,7 +213,10 @@ fn shortened(mut text: String, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use sandbox_core::{SessionId, UserId};
+
     use super::*;
+    use crate::inward::Name;
 
     #[tokio::test]
     async fn pieces_of_a_text_are_one_step_and_steps_are_written_at_once() {
@@ -226,6 +241,29 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 5);
+    }
+
+    #[tokio::test]
+    async fn the_key_of_an_address_is_not_written_down_in_whatever_pieces_it_comes() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = SessionId::random(&UserId::local()).unwrap();
+        let addresses = Addresses::default();
+        let name = addresses.name_or(|| Name::random(&session)).unwrap();
+        let (sender, mut watched) = mpsc::channel(10);
+        let trail = Trail::new(Some(sender));
+        trail.hide(addresses);
+        trail.write_to(&folder.path().join("steps.jsonl"));
+        let address = name.url(40_000);
+        trail.note(Note::Preview { port: 8000, address: address.clone() }).await;
+        let (begin, end) = address.split_at(15);
+        for text in ["It is at ", begin, end] {
+            trail.note(Note::Text { text: text.to_owned() }).await;
+        }
+        trail.note(Note::step("Resting")).await;
+        let written = std::fs::read_to_string(folder.path().join("steps.jsonl")).unwrap();
+        assert!(!written.contains(name.key()) && written.contains("It is at http://KEY."), "{written}");
+        assert_eq!(watched.recv().await, Some(Note::Preview { port: 8000, address }), "whoever watches sees it");
+        assert!(trail.steps().0.iter().all(|step| !matches!(step.note, Note::Preview { .. })));
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! What an agent does, in the words of somebody who cannot program; and which packages a command installs.
 
+use sandbox_core::exec::Exit;
 use serde_json::Value;
 
 /// Longest sentence.
@@ -66,6 +67,25 @@ pub fn of_command(command: &str) -> String {
     }
 }
 
+/// How a command ended.
+pub fn of_exit(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("ended with code {code}"),
+        Exit::Signal(signal) => format!("was ended by signal {signal}"),
+        Exit::Limit(control) => format!("was ended by the {control} limit"),
+    }
+}
+
+/// That a command failed: the first line of it, how it ended, and the last line that it printed, which mostly says why.
+pub fn of_failure(command: &str, exit: Exit, output: &str) -> String {
+    let mut lines = command.lines().filter(|line| !line.trim().is_empty());
+    let first = one_line(lines.next().unwrap_or_default());
+    let more = if lines.next().is_some() { " (and more lines)" } else { "" };
+    let last = output.lines().rev().find(|line| !line.trim().is_empty());
+    let said = last.map_or_else(|| " and printed nothing".to_owned(), |line| format!(": {}", one_line(line)));
+    format!("the command `{first}`{more} {}{said}", of_exit(exit))
+}
+
 /// Packages that a command asks a package manager to install.
 pub fn packages(command: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -107,6 +127,7 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_core::Control;
     use serde_json::json;
 
     use super::*;
@@ -140,6 +161,22 @@ mod tests {
             "Looking at the files"
         );
         assert!(of_command(&"x".repeat(5000)).chars().count() <= LONGEST + 1);
+    }
+
+    #[test]
+    fn a_command_that_failed_is_told_in_one_line_with_what_it_said_last() {
+        let script = "\npython3 - <<'EOF'\nimport nothing\nEOF\n";
+        let output = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'nothing'\n\n";
+        assert_eq!(
+            of_failure(script, Exit::Code(1), output),
+            "the command `python3 - <<'EOF'` (and more lines) ended with code 1: ModuleNotFoundError: No module named 'nothing'"
+        );
+        assert_eq!(
+            of_failure("sleep 9", Exit::Signal(9), "\n"),
+            "the command `sleep 9` was ended by signal 9 and printed nothing"
+        );
+        let long = of_failure(&"x".repeat(5000), Exit::Limit(Control::Memory), &"y\u{1b}[2J".repeat(900));
+        assert!(long.chars().count() < 300 && !long.contains('\u{1b}') && long.contains("the memory limit"), "{long}");
     }
 
     #[test]

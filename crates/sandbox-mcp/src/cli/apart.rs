@@ -29,6 +29,13 @@ pub(super) enum Said {
     Note(Note),
     /// A command printed this.
     Output(String),
+    /// A port was opened. A note of that has no form in which it could be written down, so it is said apart.
+    Preview {
+        /// Which port.
+        port: u16,
+        /// Where to look.
+        address: String,
+    },
     /// Somebody is asked.
     Ask {
         /// Which question.
@@ -93,6 +100,7 @@ impl Apart {
     pub fn note(&self, note: &Note) {
         match note {
             Note::Output { data, .. } => say(&Said::Output(String::from_utf8_lossy(data).into_owned())),
+            Note::Preview { port, address } => say(&Said::Preview { port: *port, address: address.clone() }),
             note => say(&Said::Note(note.clone())),
         }
     }

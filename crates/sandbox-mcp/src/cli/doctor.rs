@@ -9,6 +9,7 @@ use super::{
     screen::{self, Look},
 };
 use crate::{
+    agent::{self, MOCK},
     app,
     config::{ConfigError, SecretSetting, Settings},
     sandboxes::{available_memory, secrets},
@@ -127,9 +128,27 @@ fn finding(subject: &str, grade: Grade, found: String, fix: Option<String>) -> F
     Finding { subject: subject.to_owned(), grade, found, fix }
 }
 
+/// Who would work on a task that names nobody. Sandboxes do without a model, so that is nothing to fix.
+fn agents(settings: &Settings) -> Finding {
+    let name = match agent::choose(settings, None) {
+        Ok(chosen) => chosen.agent.name(),
+        Err(error) => return finding("agents", Grade::Weak, error.to_string(), None),
+    };
+    let offers = agent::offers(settings);
+    if name == MOCK && settings.agent != MOCK {
+        let how = offers.into_iter().find_map(|offer| offer.agent.err()).unwrap_or_default();
+        let found = format!("no model is set, so tasks go to {MOCK}, which only pretends: {how} (docs/agents.md)");
+        return finding("agents", Grade::Weak, found, None);
+    }
+    let own = offers.into_iter().find(|offer| offer.name == name).and_then(|offer| offer.agent.ok());
+    let why = own.map(|ready| ready.why).unwrap_or_default();
+    finding("agents", Grade::Good, format!("tasks go to {name}: {why}"), None)
+}
+
 /// What the centre needs beyond the backend.
 fn ours(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![finding("state folder", Grade::Good, settings.state.display().to_string(), None)];
+    let state = finding("state folder", Grade::Good, settings.state.display().to_string(), None);
+    let mut findings = vec![state, agents(settings)];
     if let Some(available) = available_memory() {
         let enough = available >= settings.memory_floor;
         let grade = if enough { Grade::Good } else { Grade::Broken };

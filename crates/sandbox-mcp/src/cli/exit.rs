@@ -7,6 +7,8 @@ use sandbox_core::{
     exec::{Ending, Exit},
 };
 
+use sandbox_egress::Reader;
+
 use crate::sandboxes::access::ended_by_limit;
 
 /// The task failed, or the machine is unusable.
@@ -38,7 +40,8 @@ pub fn message(exit: Exit, policy: &Policy) -> Option<String> {
     let limits = &policy.limits;
     Some(match control {
         Control::Memory | Control::Pids | Control::Tmp => {
-            let denial = ended_by_limit(control, policy, Duration::ZERO, &Ending::default(), None);
+            let ending = Ending::default();
+            let denial = ended_by_limit(control, policy, Duration::ZERO, &ending, None, Reader::Person);
             format!("{}, all that the policy {} gives. Use less, or another policy", denial.message, policy.name)
         }
         Control::Time => {

@@ -22,6 +22,8 @@ pub(super) struct Live {
     words: String,
     cost: Bill,
     files: BTreeSet<String>,
+    /// Questions that nobody answered, and what the agent went on with.
+    unanswered: Vec<(String, String)>,
     /// Of the command that runs now.
     lines: usize,
     /// The beginning of a line whose end has not come yet.
@@ -37,7 +39,8 @@ impl Live {
         }
         bar.enable_steady_tick(Duration::from_millis(100));
         let words = "making a sandbox".to_owned();
-        let live = Self { bar, words, cost: Bill::default(), files: BTreeSet::new(), lines: 0, begun: Vec::new() };
+        let (cost, files, unanswered, begun) = Default::default();
+        let live = Self { bar, words, cost, files, unanswered, lines: 0, begun };
         live.refresh();
         live
     }
@@ -71,7 +74,14 @@ impl Live {
                     self.files.insert(path);
                 }
             }
+            Note::Preview { port, address } => {
+                self.line(&format!("  until the task ends, port {port} is to be seen at {address}"), Look::Good);
+            }
             Note::Answer { answer, by } => self.line(&format!("  {by} said: {}", cut(&answer)), Look::Dim),
+            Note::Unanswered { question, default, why } => {
+                self.line(&format!("  nobody answered ({why}); it goes on with: {}", cut(&default)), Look::Weak);
+                self.unanswered.push((question, default));
+            }
             Note::Output { data, .. } => self.output(&data),
             Note::Result { .. } | Note::Thinking { .. } | Note::Text { .. } | Note::Question { .. } => {}
         }
@@ -81,6 +91,7 @@ impl Live {
     pub fn stop(&mut self) {
         self.end_line();
         self.bar.finish_and_clear();
+        self.unanswered.drain(..).for_each(|(question, default)| screen::tell(&nobody_said(&question, &default)));
     }
 
     fn step(&mut self, words: &str) {
@@ -152,6 +163,28 @@ impl Live {
     }
 }
 
+/// What a person should know at the end, since the answer may rest on it.
+fn nobody_said(question: &str, default: &str) -> String {
+    match default.trim() {
+        "" => format!("nobody answered the question “{}”: the agent decided by itself", cut(question)),
+        default => {
+            format!("nobody answered the question “{}”: the agent went on with “{}”", cut(question), cut(default))
+        }
+    }
+}
+
 fn cut(text: &str) -> String {
     text.chars().take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_that_nobody_answered_is_told_with_what_took_its_place() {
+        let told = nobody_said("Which region?", "all of them");
+        assert!(told.contains("“Which region?”") && told.contains("“all of them”"), "{told}");
+        assert!(nobody_said("Which region?", " ").ends_with("decided by itself"));
+    }
 }

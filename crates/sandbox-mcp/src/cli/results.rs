@@ -153,6 +153,7 @@ pub(super) fn show(told: &Value, keep: bool, answer: Answer) {
         let id = told["session_id"].as_str().unwrap_or_default();
         screen::tell(&format!("the sandbox is kept; to go on: sandbox-mcp run --session {id} \"what to do next\""));
         screen::tell(&format!("to go in: sandbox-mcp exec --session {id} -- bash"));
+        screen::tell(&format!("to see a page that it serves: sandbox-mcp open {id} PORT"));
         screen::tell(&format!("to remove it: sandbox-mcp rm {id}"));
     }
 }
@@ -178,9 +179,7 @@ fn show_text(told: &Value) {
     let cost = told["cost"]["usd"].as_f64().map(|usd| format!(", {}", crate::agent::dollars(usd))).unwrap_or_default();
     let by_nobody = if pretended { ", by the agent `mock`, which only pretends" } else { "" };
     screen::tell_marked(text("status"), look, &format!("{word} {seconds:.digits$} s{cost}{by_nobody}"));
-    if !text("error").is_empty() {
-        screen::tell(text("error"));
-    }
+    text("error").lines().for_each(screen::tell);
     if !text("missing").is_empty() {
         screen::tell(text("missing"));
     }

@@ -122,7 +122,7 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
         Some(0) => say("cost", "nothing: no model was asked"),
         _ => say("cost", &format!("{money}, {tokens} tokens, {} questions to the model", cost["turns"])),
     }
-    let steps: Vec<&str> = items(&receipt["steps"]).filter_map(|step| step["words"].as_str()).collect();
+    let steps: Vec<String> = items(&receipt["steps"]).filter_map(step).collect();
     say("steps", &steps.join("\n"));
     for (label, field) in [("new", "files_created"), ("changed", "files_changed")] {
         // Of a task that goes on, or was ended in the middle, nothing but the names is known.
@@ -161,6 +161,18 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A step in words: what was done, and what was asked and answered on the way.
+fn step(step: &Value) -> Option<String> {
+    let default =
+        || Some(text(step, "default")).filter(|default| !default.is_empty()).unwrap_or("what it decided itself");
+    match text(step, "note") {
+        "question" => Some(format!("asked: {}", text(step, "question"))),
+        "answer" => Some(format!("  {} said: {}", text(step, "by"), text(step, "answer"))),
+        "unanswered" => Some(format!("  nobody answered ({}); it went on with: {}", text(step, "why"), default())),
+        _ => step["words"].as_str().map(str::to_owned),
+    }
+}
+
 fn stop(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     if text(&task.receipt, "status") != "running" {
         bail!("the task {} does not run: it is {}", text(&task.receipt, "task_id"), text(&task.receipt, "status"));
@@ -183,4 +195,30 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_and_what_took_the_place_of_an_answer_is_among_the_steps() {
+        let steps = json!([
+            {"at": 0.1, "note": "call", "words": "Reading sales.csv"},
+            {"at": 0.2, "note": "question", "question": "Which year?", "default": "2026"},
+            {"at": 0.3, "note": "unanswered", "question": "Which year?", "default": "2026", "why": "no answer came in time"},
+            {"at": 0.4, "note": "question", "question": "Which region?", "default": ""},
+            {"at": 0.5, "note": "answer", "answer": "north", "by": "the person at the terminal"},
+            {"at": 0.6, "note": "file", "path": "a.txt", "change": "created"},
+        ]);
+        let shown: Vec<String> = items(&steps).filter_map(step).collect();
+        let expected = [
+            "Reading sales.csv",
+            "asked: Which year?",
+            "  nobody answered (no answer came in time); it went on with: 2026",
+            "asked: Which region?",
+            "  the person at the terminal said: north",
+        ];
+        assert_eq!(shown, expected);
+    }
 }

@@ -170,6 +170,7 @@ impl Watching {
                 self.live.show(note);
             }
             Said::Output(text) => self.live.output(text.as_bytes()),
+            Said::Preview { port, address } => self.live.show(Note::Preview { port, address }),
             Said::Result(told) => self.told = Some(told),
             Said::Ask { number, text, access, choices, default } => {
                 let (bar, wishes) = (self.live.bar(), wishes.clone());

@@ -102,7 +102,7 @@ const GROUPS: &[Group] = &[
     Group {
         names: &["iptables", "ip6tables", "nft"],
         why: "the network's rules are made outside the sandbox",
-        instead: "Do without; for a host that is refused, ask with request_access.",
+        instead: "Do without; a host that is refused can be asked for, or is part of a wider policy.",
     },
     Group {
         names: &["chmod"],

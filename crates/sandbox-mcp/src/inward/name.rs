@@ -21,6 +21,11 @@ impl Name {
         Ok(Self(format!("{key}.{}.localhost", label(session))))
     }
 
+    /// The part that nobody can guess.
+    pub fn key(&self) -> &str {
+        self.0.split_once('.').map_or(self.0.as_str(), |(key, _)| key)
+    }
+
     /// The address of a port on this machine.
     pub fn url(&self, port: u16) -> String {
         format!("http://{}/", self.authority(port))

@@ -10,7 +10,7 @@ pub enum SandboxesError {
     /// The id names no sandbox of this caller. Never answered with a new one.
     #[error(
         "there is no sandbox {0}: it was cleaned up, never existed, or belongs to somebody else. \
-         Create a new one, or list those that exist"
+         Create a new one, or list those that exist (get_sandbox_status; at a terminal `sandbox-mcp list`)"
     )]
     NotFound(SessionId),
     /// What was given as an id is none.

@@ -50,7 +50,7 @@ pub use history::{History, Query, Recorded, TaskRecord};
 pub use journal::{DenialCounts, Journal, Kept};
 pub use new::{Lifetime, NewSandbox, check_env};
 pub use offer::{Offer, WeakSandboxes};
-pub use ports::OpenPort;
+pub use ports::{Addresses, OpenPort};
 pub use quota::available_memory;
 pub use recovery::RecoveryReport;
 pub use sandbox_executor::{
@@ -445,7 +445,7 @@ impl Sandboxes {
 
     fn session(&self, sandbox: Arc<dyn Sandbox>, facts: Facts, care: Care) -> Session {
         let folder = self.0.folders.folder(&facts.spec.id);
-        let access = access::Access::new(self.0.pace.clone());
+        let access = access::Access::new(self.0.pace.clone(), self.0.outside.reader());
         Session::new(sandbox, facts, folder, care, self.0.settings.clone(), self.0.journal.clone(), access)
     }
 

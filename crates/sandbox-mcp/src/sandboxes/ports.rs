@@ -1,8 +1,9 @@
 //! Ports of a sandbox that are open to this machine, for as long as the sandbox lives and this program runs.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
 use async_trait::async_trait;
@@ -33,9 +34,36 @@ pub struct OpenPort {
     pub listening: bool,
 }
 
+/// What stands for a key where it is written down.
+const HIDDEN: &str = "KEY";
+
+/// The name in all addresses of a sandbox, from the first one on, for as long as this program runs. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Addresses(Arc<OnceLock<Name>>);
+
+impl Addresses {
+    /// The name that there is, or else this one from now on.
+    pub fn name_or<E>(&self, new: impl FnOnce() -> Result<Name, E>) -> Result<Name, E> {
+        if let Some(name) = self.0.get() {
+            return Ok(name.clone());
+        }
+        let new = new()?;
+        Ok(self.0.get_or_init(|| new).clone())
+    }
+
+    /// A text that others may read: whoever has the key in an address may look, so it is left out.
+    pub fn hide<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.0.get().map(Name::key) {
+            Some(key) if text.contains(key) => Cow::Owned(text.replace(key, HIDDEN)),
+            _ => Cow::Borrowed(text),
+        }
+    }
+}
+
 /// The open ports of a sandbox.
 pub(super) struct Ports {
     opened: Mutex<Opened>,
+    addresses: Addresses,
     /// Places for connections to all of them.
     places: Arc<Semaphore>,
     closed: watch::Sender<bool>,
@@ -43,8 +71,6 @@ pub(super) struct Ports {
 
 #[derive(Default)]
 struct Opened {
-    /// The same for all, and as long as this program runs.
-    name: Option<Name>,
     doors: BTreeMap<u16, Door>,
     /// Closes them when the sandbox ends, whoever ends it.
     watcher: Option<AbortHandle>,
@@ -54,6 +80,7 @@ impl Default for Ports {
     fn default() -> Self {
         Self {
             opened: Mutex::default(),
+            addresses: Addresses::default(),
             places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
             closed: watch::Sender::new(false),
         }
@@ -85,10 +112,7 @@ impl Ports {
         if opened.doors.len() >= MOST {
             return Err(SandboxesError::TooManyPorts { open: opened.doors.keys().copied().collect(), limit: MOST });
         }
-        let name = match &opened.name {
-            Some(name) => name.clone(),
-            None => opened.name.insert(new_name(session)?).clone(),
-        };
+        let name = self.addresses.name_or(|| new_name(session))?;
         let inside = Arc::new(Port { session: Arc::downgrade(session), port });
         let door = Door::open(&name, inside, self.places.clone())
             .map_err(SandboxesError::io("no port of this machine's loopback could be listened on"))?;
@@ -143,6 +167,11 @@ impl Session {
         Ok(OpenPort { url, port, listening })
     }
 
+    /// The name in its addresses, to keep its key out of what is written down.
+    pub fn addresses(&self) -> Addresses {
+        self.ports.addresses.clone()
+    }
+
     /// Returns when its ports were closed because it has ended.
     pub async fn ports_closed(&self) {
         let _ = self.ports.closed.subscribe().wait_for(|closed| *closed).await;
@@ -194,5 +223,24 @@ impl Inside for Port {
         if let Some(session) = self.session.upgrade() {
             session.touch();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use sandbox_core::{SessionId, UserId};
+
+    use super::*;
+
+    #[test]
+    fn of_an_address_that_is_written_down_all_but_the_key_is_left() {
+        let session = SessionId::random(&UserId::local()).unwrap();
+        let addresses = Addresses::default();
+        assert_eq!(addresses.hide("http://a.localhost:1/"), "http://a.localhost:1/");
+        let name = addresses.name_or(|| Name::random(&session)).unwrap();
+        let hidden = addresses.clone().hide(&format!("See {} or {}.", name.url(1), name.url(2))).into_owned();
+        assert!(!hidden.contains(name.key()) && hidden.matches("http://KEY.sandbox-").count() == 2, "{hidden}");
+        assert_eq!(addresses.name_or(|| Name::random(&session)).unwrap().key(), name.key(), "one name for all");
     }
 }

@@ -37,6 +37,10 @@ impl Outside {
     pub(super) fn new(reader: Reader) -> Self {
         Self { reader, resolver: Resolver::of_this_machine(), carriers: OnceLock::new() }
     }
+
+    pub(super) fn reader(&self) -> Reader {
+        self.reader
+    }
 }
 
 /// The way out of one sandbox.

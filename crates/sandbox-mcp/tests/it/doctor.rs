@@ -12,6 +12,9 @@ fn doctor_says_what_works_here() {
     let output = person.run(&["doctor"]);
     assert!(output.status.success(), "{output:?}");
     assert!(!output.stdout.contains(&0x1b), "colours are for terminals");
+    let shown = text(&output.stdout);
+    let agents = shown.lines().find(|line| line.contains(" agents "));
+    assert!(agents.is_some_and(|row| row.contains("set ANTHROPIC_API_KEY")), "a missing model is no failure: {shown}");
     let told = person.json(&["doctor"]);
     assert!(told.is_object(), "{told}");
 }

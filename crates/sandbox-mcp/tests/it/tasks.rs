@@ -547,3 +547,67 @@ fn a_model_that_is_not_there_is_said_soon_and_with_what_to_do() {
     assert!(told["error"].as_str().unwrap().contains("no model's server runs at"), "{told}");
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
+
+/// A task that follows a script, where nobody sits at a terminal who could be asked.
+fn alone(person: &Person, script: &str, content: &str) -> std::process::Output {
+    std::fs::write(person.folder(script), content).unwrap();
+    person.run(&["run", "x", "--agent", "mock", "--file", script, "--out", "results"])
+}
+
+#[test]
+fn a_question_that_nobody_answers_is_told_at_the_end_and_is_among_the_steps() {
+    let person = Person::new();
+    let ask = json!({"ask": {"question": "Which region?", "default": "all of them"}});
+    let ran = alone(&person, "mock-script.json", &json!({"steps": [ask, {"finish": "For {answer}."}]}).to_string());
+    let told = printed(&ran.stderr);
+    assert!(told.contains("“Which region?”: the agent went on with “all of them”"), "{told}");
+    let task = person.json(&["task", "list"])[0].clone();
+    let shown = person.run(&["task", "show", task["task_id"].as_str().unwrap()]);
+    let shown = printed(&shown.stdout);
+    assert!(shown.contains("asked: Which region?") && shown.contains("it went on with: all of them"), "{shown}");
+    let page = std::fs::read_to_string(task["receipt"].as_str().unwrap()).unwrap();
+    assert!(page.contains("nobody answered") && page.contains("all of them"), "{page}");
+}
+
+#[test]
+fn what_went_wrong_is_told_line_by_line_and_a_script_by_its_first_line() {
+    let person = Person::new();
+    let steps = json!({"steps": [{"must": "echo begun\necho no such region\nexit 3"}]});
+    let failed = alone(&person, "mock-script.json", &steps.to_string());
+    let told = printed(&failed.stderr);
+    assert!(told.contains("the command `echo begun` (and more lines) ended with code 3: no such region"), "{told}");
+    let mistyped = alone(&person, "mock-script.toml", "[[steps]]\nfly = \"high\"\n");
+    let told = printed(&mistyped.stderr);
+    assert!(told.contains("fly") && !told.contains("\\u{a}"), "{told}");
+}
+
+/// The key in the first address of a preview in a text.
+fn key(text: &str) -> &str {
+    let end = text.find(".localhost:").unwrap_or_else(|| panic!("no address: {text}"));
+    let begin = text[..end].rfind("http://").unwrap() + "http://".len();
+    text[begin..end].split('.').next().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_address_of_a_page_is_seen_while_it_lives_and_its_key_is_in_no_receipt() {
+    let model = Server::start(|asked| {
+        Say::Turn(vec![match asked.step {
+            0 => call("a", "open_port", json!({"port": 8000})),
+            // A model that does not do what it was told repeats it.
+            _ => text(format!("Look at http://{}.localhost:1/", key(&asked.body["messages"].to_string()))),
+        }])
+    })
+    .await;
+    let person = Person::new();
+    person.settles(&settled(&model));
+    let script = "$BIN run 'show it' --out results --keep; echo code $?";
+    let seen = crate::person::typing_at_a_terminal(&person, script, &[]);
+    assert!(seen.contains("port 8000 is to be seen at http://") && seen.contains("code 0"), "{seen}");
+    assert!(seen.contains("to see a page that it serves: sandbox-mcp open sandbox_local_"), "{seen}");
+    let page = std::path::PathBuf::from(person.json(&["task", "list"])[0]["receipt"].as_str().unwrap());
+    for file in [page.with_file_name("receipt.json"), page] {
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert!(!written.contains(key(&seen)) && written.contains("Look at http://KEY."), "{written}");
+    }
+    assert!(person.run(&["rm", "--all"]).status.success());
+}

@@ -247,6 +247,7 @@ fn a_kept_sandbox_is_listed_used_logged_and_removed() {
     assert_eq!(person.json(&["list"]), serde_json::json!([]));
     let gone = person.run(&["exec", "--session", &id, "--", "true"]);
     assert_eq!(gone.status.code(), Some(125), "{gone:?}");
+    assert!(text(&gone.stderr).contains("`sandbox-mcp list`"), "{gone:?}");
 }
 
 #[test]

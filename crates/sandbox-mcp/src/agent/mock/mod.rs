@@ -6,13 +6,15 @@ mod script;
 use async_trait::async_trait;
 use sandbox_core::exec::{Exec, Exit};
 
-use super::{Agent, Assignment, Finished, WorkError, Worker};
+use super::{Agent, Assignment, Finished, Ran, WorkError, Worker};
 use script::Script;
 
 /// Its name.
 pub const MOCK: &str = "mock";
 
 const FILE: &str = "/workspace/output.txt";
+/// So much of what a command printed is kept, for the case that it fails.
+const KEPT: usize = 4000;
 
 /// No model: it shows that everything around an agent works.
 pub(super) struct Mock;
@@ -30,9 +32,10 @@ impl Agent for Mock {
         let task = &task.task;
         worker.say("Writing output.txt").await;
         worker.write(FILE, format!("The mock agent was given this task:\n\n{task}\n").as_bytes()).await?;
-        match worker.run(Exec::argv(["cat", FILE])).await? {
+        let Ran { exit, output, .. } = worker.run_keeping(Exec::argv(["cat", FILE]), KEPT).await?;
+        match exit {
             Exit::Code(0) => Ok(Finished { output: result(task) }),
-            exit => Err(WorkError::Command { command: "cat output.txt".to_owned(), exit }),
+            exit => Err(WorkError::Command { command: "cat output.txt".to_owned(), exit, output }),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Assignment, Finished, WorkError, Worker};
 use crate::{
-    agent::{Note, Tokens},
+    agent::{Note, Tokens, words},
     sandboxes::access::Inquiry,
 };
 
@@ -148,7 +148,7 @@ impl Action {
             Self::Run(command) => known.output = run(worker, &command).await?.0,
             Self::Must(command) => match run(worker, &command).await? {
                 (output, Exit::Code(0)) => known.output = output,
-                (_, exit) => return Err(WorkError::Command { command, exit }),
+                (output, exit) => return Err(WorkError::Command { command, exit, output }),
             },
             Self::Ask { question, choices, default } => {
                 let inquiry = Inquiry { question, choices, default };
@@ -172,7 +172,7 @@ impl Action {
 
 async fn run(worker: &Worker<'_>, command: &str) -> Result<(String, Exit), WorkError> {
     let (call, tool) = (format!("mock-{}", command.len()), "bash".to_owned());
-    let words = format!("Running {}", command.chars().take(60).collect::<String>());
+    let words = words::of_command(command);
     worker.note(Note::Call { call: call.clone(), tool, input: command.to_owned(), words }).await;
     let ran = worker.run_keeping(Exec::shell(command), OUTPUT).await?;
     let (well, seconds) = (ran.exit == Exit::Code(0), ran.elapsed.as_secs_f64());

@@ -14,7 +14,7 @@ use super::{
     home::{HomeFile, When},
     lending::PLACEHOLDER,
 };
-use crate::agent::{Note, WorkError};
+use crate::agent::{Note, WorkError, words};
 
 /// Tools that reach for the network past the sandbox's own programs, or that wait for a later that never comes.
 const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree";
@@ -121,7 +121,7 @@ impl Dialect for ClaudeCode {
     /// What failed at the model comes as `success` too, with `is_error`; so that alone counts.
     fn outcome(&self, exit: Exit) -> Result<String, String> {
         let Some(last) = &self.last else {
-            return Err(format!("Claude Code ended without a result ({exit:?})"));
+            return Err(format!("Claude Code {} and gave no result", words::of_exit(exit)));
         };
         let said = last["result"].as_str().unwrap_or_default();
         if last["is_error"] == false && last["subtype"] == "success" {

@@ -9,7 +9,7 @@ use super::{
     lending::PLACEHOLDER,
 };
 use crate::{
-    agent::{Note, WorkError},
+    agent::{Note, WorkError, words},
     config::ModelApi,
 };
 
@@ -115,8 +115,10 @@ impl Dialect for OpenCode {
             (None, Some("tool-calls"), Exit::Code(0)) => Err("OpenCode stopped in the middle of its work, without \
                  saying why: something that it wanted was refused. Say the task in other words, or in smaller parts"
                 .to_owned()),
-            (None, Some(reason), exit) => Err(format!("OpenCode did not finish ({}, {exit:?})", short(reason, 100))),
-            (None, None, exit) => Err(format!("OpenCode ended without an answer ({exit:?})")),
+            (None, Some(reason), exit) => {
+                Err(format!("OpenCode {} and did not finish ({})", words::of_exit(exit), short(reason, 100)))
+            }
+            (None, None, exit) => Err(format!("OpenCode {} and gave no answer", words::of_exit(exit))),
         }
     }
 

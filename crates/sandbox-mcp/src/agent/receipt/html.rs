@@ -11,7 +11,7 @@ h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid 
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem;vertical-align:top;border-bottom:1px solid #eee;overflow-wrap:anywhere;min-width:5em}\
 td:first-child{min-width:9em}\
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.6rem;margin:.2rem 0;max-height:20rem;overflow:auto}\
-.good{color:#060}.bad{color:#a00}.dim{color:#777;white-space:nowrap}";
+.good{color:#060}.bad{color:#a00;white-space:pre-wrap}.dim{color:#777;white-space:nowrap}";
 
 /// The page of a receipt.
 pub(super) fn page(receipt: &Value) -> String {
@@ -82,7 +82,7 @@ fn steps(page: &mut String, receipt: &Value) {
             "step" => (shown(&step["words"]), String::new()),
             "text" => ("says".to_owned(), shown(&step["text"])),
             "thinking" => ("thinks".to_owned(), shown(&step["text"])),
-            "call" => (shown(&step["words"]), format!("{}: {}", shown(&step["tool"]), shown(&step["input"]))),
+            "call" => (shown(&step["words"]), call(step)),
             "result" => {
                 let word = if step["well"] == true { "result" } else { "did not work" };
                 (word.to_owned(), shown(&step["summary"]))
@@ -91,6 +91,10 @@ fn steps(page: &mut String, receipt: &Value) {
             "cost" => return None,
             "question" => ("asks".to_owned(), shown(&step["question"])),
             "answer" => (format!("answer of {}", shown(&step["by"])), shown(&step["answer"])),
+            "unanswered" => {
+                let default = shown(&step["default"]);
+                (format!("nobody answered ({})", shown(&step["why"])), format!("it goes on with: {default}"))
+            }
             "retry" => ("the model is asked again".to_owned(), shown(&step["why"])),
             _ => return None,
         };
@@ -98,6 +102,16 @@ fn steps(page: &mut String, receipt: &Value) {
     };
     let rows: Vec<Vec<String>> = items(&receipt["steps"]).filter_map(row).collect();
     table(page, "What was done", &["", "", ""], &rows);
+}
+
+/// A call of a tool. A command is shown as it was written, line by line.
+fn call(step: &Value) -> String {
+    let (tool, input) = (shown(&step["tool"]), shown(&step["input"]));
+    let command = super::command_of(&tool, &input).unwrap_or(input);
+    match command.contains('\n') {
+        true => format!("{tool}:\n{command}"),
+        false => format!("{tool}: {command}"),
+    }
 }
 
 fn network(page: &mut String, receipt: &Value) {
@@ -218,6 +232,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_command_of_many_lines_is_shown_as_it_was_written() {
+        let script = "set -e\npython3 a.py <data";
+        let call = |tool: &str, input: String| json!({"at": 1, "note": "call", "words": "Running", "tool": tool, "input": input});
+        let steps = json!([
+            call("bash", script.to_owned()),
+            call("Bash", json!({"command": script}).to_string()),
+            call("str_replace_based_edit_tool", json!({"command": "view", "path": "a\nb"}).to_string()),
+            {"at": 2, "note": "unanswered", "question": "Which?", "default": "all", "why": "no answer came in time"},
+        ]);
+        let page = page(&json!({ "steps": steps }));
+        for part in [
+            "<pre>bash:\nset -e\npython3 a.py &lt;data</pre>",
+            "<pre>Bash:\nset -e\npython3",
+            "&quot;path&quot;:&quot;a\\nb&quot;",
+            "nobody answered (no answer came in time)</td><td>it goes on with: all",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
 
     #[test]
     fn nothing_from_inside_becomes_part_of_the_page() {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::{Bill, Budget, Note, Step, TaskId, TaskStatus, Trail, words};
 use crate::{
     config::Settings,
-    sandboxes::{Changes, Session},
+    sandboxes::{Addresses, Changes, Session},
 };
 
 pub use hosts::Host;
@@ -102,6 +102,8 @@ pub struct Writing {
     hosts: Hosts,
     settings: Arc<Settings>,
     began: Instant,
+    /// Their key is left out: a receipt is shown to others.
+    addresses: Addresses,
     folder: Option<PathBuf>,
     _lock: Option<File>,
     /// What the last moment knows, for a task that is cancelled.
@@ -163,6 +165,7 @@ impl Writing {
             tracing::warn!("the task leaves no receipt: {error}");
         }
         let (folder, lock) = opened.ok().unzip();
+        trail.hide(session.addresses());
         if let Some(folder) = &folder {
             trail.write_to(&folder.join(store::STEPS));
         }
@@ -172,6 +175,7 @@ impl Writing {
             hosts: Hosts::listen(session),
             settings: settings.clone(),
             began: Instant::now(),
+            addresses: session.addresses(),
             folder,
             _lock: lock,
             last: Arc::default(),
@@ -210,7 +214,8 @@ impl Writing {
 
     fn write(&self) {
         let Some(folder) = &self.folder else { return };
-        let json = serde_json::to_value(&self.receipt).unwrap_or_default();
+        let mut json = serde_json::to_value(&self.receipt).unwrap_or_default();
+        hide(&mut json, &self.addresses);
         if let Err(error) = store::write(folder, &json) {
             tracing::warn!("the receipt of {} cannot be written: {error}", self.receipt.task_id);
         }
@@ -227,16 +232,33 @@ impl Drop for Writing {
     }
 }
 
+/// Takes the key of a sandbox's addresses out of all texts.
+fn hide(value: &mut Value, addresses: &Addresses) {
+    match value {
+        Value::String(text) => *text = addresses.hide(text).into_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, addresses)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| hide(field, addresses)),
+        _ => {}
+    }
+}
+
+/// The shell command of a call, if it is one. Some tools take nothing else, and some are called with an object.
+fn command_of(tool: &str, input: &str) -> Option<String> {
+    // Claude Code writes it with a capital.
+    let is_shell = tool.eq_ignore_ascii_case("bash");
+    match serde_json::from_str::<Value>(input) {
+        Ok(Value::Object(fields)) if is_shell => fields.get("command")?.as_str().map(str::to_owned),
+        // A tool of another kind: `command` with nothing else beside it is one.
+        Ok(Value::Object(fields)) if fields.len() == 1 => fields.get("command")?.as_str().map(str::to_owned),
+        _ => is_shell.then(|| input.to_owned()),
+    }
+}
+
 fn packages(steps: &[Step]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for step in steps {
         let Note::Call { tool, input, .. } = &step.note else { continue };
-        let command = match serde_json::from_str::<Value>(input) {
-            Ok(input) => input["command"].as_str().unwrap_or_default().to_owned(),
-            Err(_) => input.clone(),
-        };
-        // Claude Code writes it with a capital.
-        if tool.eq_ignore_ascii_case("bash") {
+        if let Some(command) = command_of(tool, input) {
             found.extend(words::packages(&command));
         }
     }
@@ -244,4 +266,30 @@ fn packages(steps: &[Step]) -> Vec<String> {
     found.dedup();
     found.truncate(200);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use sandbox_core::{SessionId, UserId};
+    use serde_json::json;
+
+    use super::*;
+    use crate::inward::Name;
+
+    #[test]
+    fn an_address_is_in_a_receipt_without_its_key_wherever_it_was_said() {
+        let session = SessionId::random(&UserId::local()).unwrap();
+        let addresses = Addresses::default();
+        let name = addresses.name_or(|| Name::random(&session)).unwrap();
+        let said = format!("Look at {}", name.url(40_000));
+        let mut receipt = json!({
+            "output": said, "error": null, "duration_seconds": 0.5,
+            "steps": [{"at": 1.0, "note": "result", "call": "1", "well": true, "summary": said, "seconds": 0.1}],
+        });
+        hide(&mut receipt, &addresses);
+        let text = receipt.to_string();
+        assert!(!text.contains(name.key()) && text.matches("Look at http://KEY.").count() == 2, "{text}");
+        assert_eq!((&receipt["duration_seconds"], &receipt["error"]), (&json!(0.5), &Value::Null));
+    }
 }

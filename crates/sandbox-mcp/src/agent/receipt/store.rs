@@ -165,7 +165,7 @@ fn take_up_steps(receipt: &mut Value, folder: &Path) {
     receipt["steps"] = steps(folder);
     let of =
         |kind: &'static str| receipt["steps"].as_array().into_iter().flatten().filter(move |step| step["note"] == kind);
-    let bill = of("cost").last().cloned();
+    let bill = of("cost").next_back().cloned();
     let files = |change: Change| -> Value {
         let change = json!(change);
         let names = of("file").filter(|step| step["change"] == change).filter_map(|step| step["path"].as_str());

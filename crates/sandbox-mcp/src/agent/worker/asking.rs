@@ -15,15 +15,15 @@ impl Worker<'_> {
     /// Asks the person something; or why nobody answered. Nobody is waited for for ever: without an answer the default holds.
     pub async fn ask(&self, inquiry: &Inquiry) -> Result<String, String> {
         let (question, default) = (shown(&inquiry.question, SHOWN), shown(&inquiry.default, SHOWN));
-        self.note(Note::Question { question, default: default.clone() }).await;
+        self.note(Note::Question { question: question.clone(), default: default.clone() }).await;
         // Whoever shows notes comes first: a question is about what was done before it.
         tokio::task::yield_now().await;
         let answered = self.session.inquire(inquiry, self.person).await;
-        let (answer, by) = match &answered {
-            Ok(answer) => (shown(answer, SHOWN), self.person.name()),
-            Err(why) => (default, format!("nobody ({why})")),
-        };
-        self.note(Note::Answer { answer, by }).await;
+        self.note(match &answered {
+            Ok(answer) => Note::Answer { answer: shown(answer, SHOWN), by: self.person.name() },
+            Err(why) => Note::Unanswered { question, default, why: why.clone() },
+        })
+        .await;
         answered
     }
 
@@ -40,8 +40,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Opens a port inside to this machine's loopback, for the person to look at.
+    /// Opens a port inside to this machine's loopback, for the person to look at. Whoever watches sees where.
     pub async fn open_port(&self, port: u16) -> Result<OpenPort, WorkError> {
-        Ok(self.session.open_port(port).await?)
+        let opened = self.session.open_port(port).await?;
+        self.note(Note::Preview { port, address: opened.url.clone() }).await;
+        Ok(opened)
     }
 }

@@ -66,12 +66,7 @@ impl<'a> Worker<'a> {
         Ok(Command { worker: self, following })
     }
 
-    /// Runs a command to its end; whoever watches sees its output.
-    pub async fn run(&self, exec: Exec) -> Result<Exit, WorkError> {
-        Ok(self.run_keeping(exec, 0).await?.exit)
-    }
-
-    /// Runs a command to its end and keeps so many bytes of what it printed.
+    /// Runs a command to its end and keeps so many bytes of what it printed; whoever watches sees all of it.
     pub async fn run_keeping(&self, exec: Exec, most: usize) -> Result<Ran, WorkError> {
         let mut command = self.start(exec).await?;
         let mut kept = Kept::of(most);

@@ -15,7 +15,7 @@ use sandbox_core::{Denial, JobId, exec::Exit};
 use sandbox_executor::protocol::Target;
 use serde_json::Value;
 
-use super::{Bill, Budget, Conversation, Mailbox, Note, Tokens, Trail};
+use super::{Bill, Budget, Conversation, Mailbox, Note, Tokens, Trail, words};
 use crate::{
     config::{Price, Settings},
     sandboxes::{
@@ -41,12 +41,14 @@ pub enum WorkError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// A command that had to work did not.
-    #[error("the command `{command}` failed: {exit:?}")]
+    #[error("{}", words::of_failure(command, *exit, output))]
     Command {
         /// What was run.
         command: String,
         /// How it ended.
         exit: Exit,
+        /// What it printed.
+        output: String,
     },
     /// A file could not be read or written.
     #[error(transparent)]

@@ -30,6 +30,8 @@ use sandbox_core::{
     exec::{Ending, Exec},
 };
 
+use sandbox_egress::Reader;
+
 use grants::Grants;
 pub(super) use grants::Pace;
 use request::Plan;
@@ -45,12 +47,14 @@ pub(super) struct Access {
     grants: Grants,
     pace: Pace,
     in_all: Arc<Pace>,
+    /// Who reads what is said about refusals.
+    reader: Reader,
 }
 
 impl Access {
     /// For a sandbox of a server whose sandboxes share this pace.
-    pub fn new(in_all: Arc<Pace>) -> Self {
-        Self { grants: Grants::default(), pace: Pace::of(QUESTIONS), in_all }
+    pub fn new(in_all: Arc<Pace>, reader: Reader) -> Self {
+        Self { grants: Grants::default(), pace: Pace::of(QUESTIONS), in_all, reader }
     }
 
     /// The pace of all sandboxes of a server together.
@@ -135,7 +139,8 @@ impl Session {
 
     /// Asks for something in advance.
     pub async fn request(&self, request: AccessRequest, person: &dyn Person) -> Result<Given, Refused> {
-        let wish = match request::plan(&request, self.policy(), self.settings(), &self.access.grants) {
+        let reader = self.access.reader;
+        let wish = match request::plan(&request, self.policy(), self.settings(), &self.access.grants, reader) {
             Plan::Already(message) => return Ok(Given { span: None, message }),
             Plan::Unclear(what) => return Err(Refused::Unclear(what)),
             Plan::Refuse(denial) => return Err(self.refuse(vec![*denial])),
@@ -183,9 +188,15 @@ impl Session {
         if control == Control::Time {
             let asking_helps = settings.ask != Ask::Never;
             let longest = if asking_helps { longest(settings) } else { policy.limits.run };
-            return limits::out_of_time(policy, elapsed, longest);
+            return limits::out_of_time(policy, elapsed, longest, self.access.reader);
         }
-        limits::ended(control, policy, elapsed, ending, roomier(control, policy, settings).as_deref())
+        let more = roomier(control, policy, settings);
+        limits::ended(control, policy, elapsed, ending, more.as_deref(), self.access.reader)
+    }
+
+    /// Who reads what is said about refusals in it.
+    pub fn reader(&self) -> Reader {
+        self.access.reader
     }
 
     async fn ask_for(&self, exec: &Exec, open: &[&Objection], person: &dyn Person) -> Result<(), Refused> {
@@ -256,9 +267,14 @@ impl Session {
             return Some(question.refusal(Reason::NobodyToAsk, message, "Do it another way"));
         }
         if !person.is_there() {
-            let message = "nobody can be asked: this client does not show questions (MCP elicitation)".to_owned();
-            let instead = "Do it another way, or tell the user to ask from a client or a terminal that can answer";
-            return Some(question.refusal(Reason::NobodyToAsk, message, instead));
+            let (why, instead) = match self.access.reader {
+                Reader::Person => ("there is no terminal to ask at", "Do it another way, or start it at a terminal"),
+                Reader::Model | Reader::Unheard => (
+                    "this client does not show questions (MCP elicitation)",
+                    "Do it another way, or tell the user to ask from a client or a terminal that can answer",
+                ),
+            };
+            return Some(question.refusal(Reason::NobodyToAsk, format!("nobody can be asked: {why}"), instead));
         }
         if !self.access.pace.take() {
             let message = format!("this sandbox has asked {QUESTIONS} questions in 10 minutes, and may not ask more");

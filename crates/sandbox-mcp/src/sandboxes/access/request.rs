@@ -15,7 +15,7 @@ use super::{
     limits,
 };
 use crate::{config::Settings, sandboxes::way_out::rules};
-use sandbox_egress::Rules;
+use sandbox_egress::{Reader, Rules};
 
 /// Something that is asked for in advance.
 #[derive(Clone, Debug)]
@@ -56,8 +56,8 @@ pub enum Plan {
 }
 
 /// Looks at a request. Nothing has been asked yet.
-pub fn plan(request: &AccessRequest, policy: &Policy, settings: &Settings, grants: &Grants) -> Plan {
-    let asked = Asked { target: &request.target, policy, settings };
+pub fn plan(request: &AccessRequest, policy: &Policy, settings: &Settings, grants: &Grants, reader: Reader) -> Plan {
+    let asked = Asked { target: &request.target, policy, settings, reader };
     match request.kind {
         AccessKind::Command => asked.command(grants),
         AccessKind::Limit => asked.limit(grants),
@@ -117,6 +117,7 @@ struct Asked<'a> {
     target: &'a str,
     policy: &'a Policy,
     settings: &'a Settings,
+    reader: Reader,
 }
 
 impl Asked<'_> {
@@ -178,7 +179,9 @@ impl Asked<'_> {
         );
         let rule = format!("limits.{control}");
         match more {
-            Some(_) => self.refuse(Reason::NeedsNewSandbox, &rule, message, limits::newer(more.as_deref())),
+            Some(_) => {
+                self.refuse(Reason::NeedsNewSandbox, &rule, message, limits::newer(more.as_deref(), self.reader))
+            }
             None => self.refuse(
                 Reason::Ceiling,
                 &rule,
@@ -231,14 +234,16 @@ impl Asked<'_> {
         };
         if wanted.is_private() {
             let message = "addresses of this machine and of private networks are never given by asking".to_owned();
-            let instead = "Use a public address where the policy allows one, or bring the data with write_files";
-            return self.refuse(Reason::NeverGranted, "private addresses", message, instead.to_owned());
+            let files = self.reader.files();
+            let instead = format!("Use a public address where the policy allows one, or bring the data with {files}");
+            return self.refuse(Reason::NeverGranted, "private addresses", message, instead);
         }
         let allows = |policy: &Policy| rules(policy, self.settings).is_ok_and(|rules| wanted.is_allowed(&rules));
         if allows(self.policy) || wanted.is_allowed(&Rules(grants.network_rules())) {
             return Plan::Already(format!("{wanted} may be reached: just connect"));
         }
         let rule = format!("network = {}", self.policy.network);
+        let instead = format!("Bring what is needed with {}", self.reader.files());
         let wholly =
             |policy: &Policy| rules(policy, self.settings).is_ok_and(|rules| wanted.is_allowed_anywhere(&rules));
         if let Some(ceiling) = self.settings.ceiling.as_ref().filter(|ceiling| !wholly(ceiling)) {
@@ -246,19 +251,18 @@ impl Asked<'_> {
                 true => "the operator's ceiling lets it be reached at some addresses only".to_owned(),
                 false => "the operator's ceiling lets no sandbox reach it".to_owned(),
             };
-            let instead = "Bring what is needed with write_files".to_owned();
             return self.refuse(Reason::Ceiling, &rule, message, instead);
         }
         if !self.policy.reaches_something() {
             let message = "a sandbox without a network has none from its beginning";
-            return self.at_creation(&rule, message, "Bring what is needed with write_files", allows);
+            return self.at_creation(&rule, message, &instead, allows);
         }
         Plan::Ask(Wish::Network(wanted))
     }
 
     fn at_creation(&self, rule: &str, message: &str, instead: &str, gives: impl Fn(&Policy) -> bool) -> Plan {
         let more = policy_giving(self.settings, self.policy, gives);
-        let how_to_ask = format!("{instead}, or {}", limits::newer(more.as_deref()));
+        let how_to_ask = format!("{instead}, or {}", limits::newer(more.as_deref(), self.reader));
         self.refuse(Reason::NeedsNewSandbox, rule, message.to_owned(), how_to_ask)
     }
 }
@@ -280,7 +284,7 @@ mod tests {
         let settings = settings("");
         let policy = settings.policy(policy).unwrap();
         let request = AccessRequest { kind, target: target.into(), reason: None, span: Span::Once };
-        plan(&request, &policy, &settings, &Grants::default())
+        plan(&request, &policy, &settings, &Grants::default(), Reader::Model)
     }
 
     fn refused(policy: &str, kind: AccessKind, target: &str) -> Denial {
@@ -316,6 +320,26 @@ mod tests {
     }
 
     #[test]
+    fn a_person_at_a_terminal_is_told_of_options_and_not_of_tools() {
+        let settings = settings("");
+        let told = |policy: &str, kind, target: &str| {
+            let request = AccessRequest { kind, target: target.into(), reason: None, span: Span::Once };
+            let policy = settings.policy(policy).unwrap();
+            match plan(&request, &policy, &settings, &Grants::default(), Reader::Person) {
+                Plan::Refuse(denial) => denial.how_to_ask,
+                other => panic!("{target}: {other:?}"),
+            }
+        };
+        assert_eq!(
+            told("yolo-1", AccessKind::Network, "example.com"),
+            "Bring what is needed with --file, or use --level 2 (`exec`: --policy yolo-2)"
+        );
+        assert_eq!(told("user_added", AccessKind::Limit, "memory=2GiB"), "use --level 1 (`exec`: --policy yolo-1)");
+        let private = told("yolo-3", AccessKind::Network, "10.0.0.1");
+        assert!(private.ends_with("bring the data with --file"), "{private}");
+    }
+
+    #[test]
     fn who_lowers_a_timeout_is_told() {
         let told = |text: &str, policy: &str, most: u64| {
             let settings = settings(text);
@@ -332,7 +356,7 @@ mod tests {
         let ceiling = settings("ceiling = \"user_added\"");
         let asked = |kind, target: &str| {
             let request = AccessRequest { kind, target: target.into(), reason: None, span: Span::Once };
-            match plan(&request, &ceiling.policy("yolo-3").unwrap(), &ceiling, &Grants::default()) {
+            match plan(&request, &ceiling.policy("yolo-3").unwrap(), &ceiling, &Grants::default(), Reader::Model) {
                 Plan::Refuse(denial) => denial.reason,
                 other => panic!("{target}: {other:?}"),
             }
@@ -378,7 +402,7 @@ mod tests {
             span: Span::Once,
         };
         let policy = settings.policy("yolo-2").unwrap();
-        let planned = plan(&request("pypi.org"), &policy, &settings, &Grants::default());
+        let planned = plan(&request("pypi.org"), &policy, &settings, &Grants::default(), Reader::Model);
         assert!(matches!(planned, Plan::Refuse(denial) if denial.reason == Reason::Ceiling));
     }
 }

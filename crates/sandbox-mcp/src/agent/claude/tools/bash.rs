@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{LONGEST, Outcome, text};
 use crate::{
-    agent::{Progress, WorkError, Worker},
+    agent::{Progress, WorkError, Worker, words},
     sandboxes::access::in_words,
 };
 
@@ -90,7 +90,7 @@ async fn in_background(worker: &Worker<'_>, exec: Exec) -> Result<Outcome, WorkE
     Ok(match ended {
         Ok(exit) => match exit? {
             Exit::Code(0) => Outcome::text(format!("{output}\n(it has ended already)")),
-            exit => Outcome::failed(format!("{output}\n(it has ended already: {exit:?})")),
+            exit => Outcome::failed(format!("{output}\n(it {} already)", words::of_exit(exit))),
         },
         Err(_) => Outcome::text(format!("{output}\n(it runs in the background as {})", command.leave())),
     })

@@ -67,7 +67,9 @@ pub(super) async fn call(
     let began = Instant::now();
     let (id, name) = (text(block, "id"), text(block, "name"));
     let input = &block["input"];
-    let (shown, words) = (input.to_string().chars().take(SHOWN).collect(), words::of_call(&name, input));
+    // A command is written down as it is: the beginning of a long one would be no JSON.
+    let shown = if name == "bash" { text(input, "command") } else { input.to_string() };
+    let (shown, words) = (shown.chars().take(SHOWN).collect(), words::of_call(&name, input));
     worker.note(Note::Call { call: id.clone(), tool: name.clone(), input: shown, words }).await;
     let outcome = match unreadable.contains(&id) {
         true => Ok(Outcome::failed("The arguments of this call are no JSON object. Call it again.")),

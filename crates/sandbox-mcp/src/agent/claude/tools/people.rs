@@ -1,18 +1,22 @@
 //! Tools that concern people: a question, more access, a look at a web page.
 
+use sandbox_egress::Reader;
 use serde_json::{Value, json};
 
 use super::{Outcome, text};
 use crate::{
     agent::{WorkError, Worker},
-    sandboxes::access::{AccessKind, AccessRequest, Inquiry, Span, in_words},
+    sandboxes::{
+        OpenPort,
+        access::{AccessKind, AccessRequest, Inquiry, Span, in_words},
+    },
 };
 
 pub(super) fn definitions() -> [Value; 3] {
     [
         json!({
             "name": "open_port",
-            "description": "Gives the person a web address for an HTTP server that you started in the background. Put the address into your answer.",
+            "description": "Gives the person a web address for an HTTP server that you started in the background. The address works on their computer only, and ends when the sandbox ends. The result says what to tell them about it.",
             "input_schema": {"type": "object", "properties": {"port": {"type": "integer"}}, "required": ["port"]},
         }),
         json!({
@@ -48,8 +52,23 @@ pub(super) async fn open_port(worker: &Worker<'_>, input: &Value) -> Result<Outc
     let port = input["port"].as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
     let Some(port) = port else { return Ok(Outcome::failed("`port` must be a number from 1 to 65535.")) };
     let opened = worker.open_port(port).await?;
-    let listens = if opened.listening { "" } else { " Nobody listens on it yet." };
-    Ok(Outcome::text(format!("The person can see it at {} (on this computer only).{listens}", opened.url)))
+    Ok(Outcome::text(shown_at(&opened, worker.session().reader())))
+}
+
+/// What the model is told of an address. At a terminal it ends with the task, so nobody could use it who reads the answer.
+fn shown_at(opened: &OpenPort, reader: Reader) -> String {
+    let OpenPort { url, port, listening } = opened;
+    let tell = match reader {
+        Reader::Person => format!(
+            "At a terminal they are shown it now, and it ends with this task: in your answer do not repeat it, but say \
+             which port to open: {port}"
+        ),
+        Reader::Model | Reader::Unheard => {
+            "Put it into your answer, and say that it ends when the sandbox ends".to_owned()
+        }
+    };
+    let listens = if *listening { "" } else { " Nobody listens on it yet." };
+    format!("The person can see it at {url}, on this computer only and until the sandbox ends. {tell}.{listens}")
 }
 
 pub(super) async fn request_access(worker: &Worker<'_>, input: &Value) -> Result<Outcome, WorkError> {
@@ -84,4 +103,20 @@ pub(super) async fn ask(worker: &Worker<'_>, input: &Value) -> Result<Outcome, W
         Ok(answer) => answer,
         Err(why) => format!("Nobody answered ({why}). Go on with your default: {}", inquiry.default),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_ends_with_the_task_is_not_for_the_answer() {
+        let opened = OpenPort { url: "http://k.s.localhost:1/".to_owned(), port: 8000, listening: false };
+        let (person, model) = (shown_at(&opened, Reader::Person), shown_at(&opened, Reader::Model));
+        assert!(person.contains("do not repeat it") && person.contains("which port to open: 8000"), "{person}");
+        assert!(model.contains("Put it into your answer") && model.contains("when the sandbox ends"), "{model}");
+        for told in [person, model] {
+            assert!(told.contains(&opened.url) && told.ends_with("Nobody listens on it yet."), "{told}");
+        }
+    }
 }
