@@ -2,17 +2,17 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sandbox_core::{
-    Created, Policy, Sandbox, SandboxSpec, SessionId, UserId,
+    Control, Created, Held, Policy, Sandbox, SandboxSpec, SessionId, UserId,
     exec::{Exec, Exit, Stream},
 };
 use sandbox_egress::{Doors, Engine, Resolver, Rules, Setup};
 use sandbox_executor::{
-    client::{Client, ClientError, JobEvent},
-    protocol::{NewFile, Path, Target},
+    client::{Client, ClientError, Follow, JobEvent},
+    protocol::{Failure, NewFile, Path, Reason, Target},
 };
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -147,11 +147,28 @@ impl Cell {
         }
     }
 
+    /// Where processes are counted for other sandboxes too, those of the attack before may still be going.
+    async fn start(&self, exec: &Exec) -> Result<Follow, ClientError> {
+        let pids = self.sandbox.facts().enforcement.0.get(&Control::Pids);
+        let is_shared = pids.is_some_and(|holding| holding.held == Held::None);
+        let end = Instant::now() + ANSWER;
+        loop {
+            match self.client.spawn(exec).await {
+                Err(ClientError::Refused(Failure { reason: Reason::TooMany, .. }))
+                    if is_shared && Instant::now() < end =>
+                {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                started => return started,
+            }
+        }
+    }
+
     async fn first_word(&self, name: &str, arguments: &[String]) -> Result<Said, ClientError> {
         let argv = [PLACE, name].into_iter().map(str::to_owned).chain(arguments.iter().cloned());
         let mut exec = Exec::argv(argv);
         exec.timeout = Some(PATIENCE);
-        let mut follow = self.client.spawn(&exec).await?;
+        let mut follow = self.start(&exec).await?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             match follow.next().await? {
