@@ -81,6 +81,16 @@ pub fn scores(facts: &Facts) -> Expected {
     held_if(!says(facts, Control::Privileges).contains("scores for out-of-memory kills mean nothing"))
 }
 
+/// The executor's own score, settings and list of open files: root inside may reach them where a label says so.
+pub fn hidden_settings(facts: &Facts) -> Expected {
+    held_if(!identity(facts).contains("are not hidden"))
+}
+
+/// Opening files of `/proc` that take nothing, which the owner of all files may where a label says so.
+pub fn proc_of_root(facts: &Facts) -> Expected {
+    held_if(!says(facts, Control::Filesystem).contains("opens files of /proc for writing"))
+}
+
 /// Low ports: in a network of the sandbox's own kernel, in which nobody else is, they are nobody's.
 pub fn low_ports(facts: &Facts) -> Expected {
     match capabilities_may_be_granted(facts) {

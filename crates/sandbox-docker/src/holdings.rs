@@ -137,7 +137,7 @@ fn of_privileges(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nat
         ),
         User::Root => (
             Held::Kernel,
-            "the executor has the commands' uid: it is not dumpable; its priority and its score for out-of-memory kills are not hidden",
+            "the executor has the commands' uid: it is not dumpable; its priority, its settings and its score for out-of-memory kills are not hidden",
         ),
         User::Sandbox => (Held::Kernel, "the executor is another user than the commands"),
     };
@@ -205,9 +205,16 @@ fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
         (true, false) => "; the name of its cgroup is seen",
         (false, _) => "",
     };
+    let is_root = spec.policy.privileges.user == User::Root && !engine.user_namespaces;
+    let of_root = match is_root && !engine.own_kernel(spec.policy.privileges.runtime.as_deref()) {
+        true => {
+            "; root inside may change its /dev, which is in memory, and opens files of /proc for writing that take nothing"
+        }
+        false => "",
+    };
     format!(
         "{} container ({runtime}), root {root}; of this machine only our program and socket are in it{names}; device files \
-         lead to the few devices that the engine allows",
+         lead to the few devices that the engine allows{of_root}",
         engine.kind.name()
     )
 }

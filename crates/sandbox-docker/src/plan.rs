@@ -50,8 +50,24 @@ const EMPTY: &str = "ro,noexec,nosuid,nodev,mode=755,size=65536";
 /// Temporary files that outlive a restart elsewhere, and here do not.
 const VAR_TMP: u64 = 64 << 20;
 
-/// What engines hide beside what every sandbox of ours lacks.
-const MASKED_TOO: [&str; 5] = ["/proc/swaps", "/proc/sysrq-trigger", "/proc/timer_stats", "/sys/firmware", "/sys"];
+/// What engines hide beside what every sandbox of ours lacks. Without a user namespace root inside may read what this
+/// machine's root may.
+const MASKED_TOO: [&str; 12] = [
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/pagetypeinfo",
+    "/proc/pressure",
+    "/proc/slabinfo",
+    "/proc/swaps",
+    "/proc/sysrq-trigger",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/sys/firmware",
+    "/sys",
+];
+/// Nobody inside makes device files: in a user namespace they would lead nowhere, and without one to devices of this machine.
+const MAKES_DEVICES: &str = "MKNOD";
 
 fn masked() -> Vec<String> {
     let in_proc = MASKED.map(|name| format!("/proc/{name}"));
@@ -332,7 +348,7 @@ fn read_only(typ: MountType, source: &str, target: &str) -> Mount {
 
 /// What the policy grants, and what the executor needs.
 fn capabilities(granted: Capabilities, gvisor: bool) -> Vec<String> {
-    let granted = granted.names().into_iter().map(str::to_ascii_uppercase);
+    let granted = granted.names().into_iter().map(str::to_ascii_uppercase).filter(|name| name != MAKES_DEVICES);
     let more = gvisor.then_some(GVISORS_CAPABILITIES.map(String::from)).into_iter().flatten();
     let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).chain(more).collect();
     all.into_iter().collect()

@@ -5,8 +5,8 @@ use crate::{
     Wall::{self, *},
     attack::Way,
     expectation::{
-        another_user, capabilities_may_be_granted, debuggers_may, device_folder, no_devices, own_output,
-        root_inside_may, root_may_be_writable, scores, socket_names,
+        another_user, capabilities_may_be_granted, debuggers_may, device_folder, hidden_settings, no_devices,
+        own_output, proc_of_root, root_inside_may, root_may_be_writable, scores, socket_names,
     },
     outside::neighbours,
 };
@@ -102,7 +102,8 @@ pub(super) const NAMESPACES: &[Attack] = &[
 pub(super) const FIRST_PROCESS: &[Attack] = &[
     escape("first_process_root", &[ExecutorHardening], "Lists the first process's root through /proc/1/root"),
     escape("first_process_folder", &[ExecutorHardening], "Lists the first process's folder through /proc/1/cwd"),
-    escape("first_process_descriptors", &[ExecutorHardening], "Lists the first process's open files"),
+    escape("first_process_descriptors", &[ExecutorHardening], "Lists the first process's open files")
+        .expecting(hidden_settings),
     escape("first_process_environment", &[ExecutorHardening, Environment], "Reads the first process's variables"),
     escape("first_process_memory", &[ExecutorHardening], "Opens the first process's memory"),
     escape("first_process_map", &[ExecutorHardening], "Reads where the first process's memory lies"),
@@ -116,12 +117,14 @@ pub(super) const FIRST_PROCESS: &[Attack] = &[
         &[ExecutorHardening, Identity],
         "Makes the first process the first to be killed when memory is short",
     )
+    .expecting(hidden_settings)
     .by(Way::Alone),
     escape(
         "first_process_settings",
         &[ExecutorHardening, Identity],
         "Changes the first process's name, timers, dumps and scheduling through /proc",
     )
+    .expecting(hidden_settings)
     .by(Way::Alone),
     escape(
         "first_process_id_maps",
@@ -249,7 +252,7 @@ pub(super) const KERNEL: &[Attack] = &[
     ),
     escape("sysrq_trigger", &[ProcMasks, Capabilities], "Presses the kernel's emergency keys"),
     escape("kernel_settings", &[ProcMasks, Capabilities], "Opens every setting in /proc/sys for writing"),
-    escape("proc_files", &[ProcMasks, Identity], "Opens every other file of /proc for writing"),
+    escape("proc_files", &[ProcMasks, Identity], "Opens every other file of /proc for writing").expecting(proc_of_root),
     escape("sys_files", &[MountNamespace, Capabilities], "Opens every file of /sys for writing"),
     escape("cgroup_files", &[MountNamespace, CgroupNamespace], "Writes the files that hold its limits"),
     escape(

@@ -79,7 +79,7 @@ fn a_failure_that_is_called_success_is_a_failure() {
     assert!(said.iter().any(|word| word == "retry 1 after 599ms: 529 overloaded"), "{said:?}");
     let why = dialect.outcome(Exit::Code(1)).unwrap_err();
     assert!(why.contains("api_error") && why.contains("529"), "{why}");
-    assert!(ClaudeCode::default().outcome(Exit::Signal(15)).unwrap_err().contains("without a result"));
+    assert!(ClaudeCode::default().outcome(Exit::Signal(15)).unwrap_err().contains("gave no result"));
 }
 
 #[test]
