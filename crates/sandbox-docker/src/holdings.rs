@@ -63,6 +63,12 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
                 let how = format!("{by}: {value}; a command that is killed for it is not told apart from others");
                 enforcement.hold(control, Held::Kernel, how);
             }
+            (Control::Memory, true) if is_machines_root(spec, engine) => {
+                let how = format!(
+                    "{by}: {value}; where root inside fills memory that belongs to no process, the whole sandbox ends"
+                );
+                enforcement.hold(control, Held::Kernel, how);
+            }
             (_, true) => enforcement.hold(control, Held::Kernel, format!("{by}: {value}")),
             (_, false) => {
                 let why = if engine.rootless && engine.cgroup == 1 {
@@ -192,6 +198,13 @@ pub fn is_transparent(spec: &SandboxSpec, engine: &Nature) -> bool {
     spec.has_way_out() && engine.enters_networks && socket
 }
 
+/// Whether commands are the machine's own root, as far as files and accounts go.
+fn is_machines_root(spec: &SandboxSpec, engine: &Nature) -> bool {
+    let privileges = &spec.policy.privileges;
+    let is_apart = engine.user_namespaces || engine.own_kernel(privileges.runtime.as_deref());
+    privileges.user == User::Root && !is_apart
+}
+
 fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
     let runtime = engine.runtime(spec.policy.privileges.runtime.as_deref()).map_or("", |(name, _)| name);
     let root = match spec.policy.filesystem.root {
@@ -205,8 +218,7 @@ fn filesystem(spec: &SandboxSpec, engine: &Nature) -> String {
         (true, false) => "; the name of its cgroup is seen",
         (false, _) => "",
     };
-    let is_root = spec.policy.privileges.user == User::Root && !engine.user_namespaces;
-    let of_root = match is_root && !engine.own_kernel(spec.policy.privileges.runtime.as_deref()) {
+    let of_root = match is_machines_root(spec, engine) {
         true => {
             "; root inside may change its /dev, which is in memory, and opens files of /proc for writing that take nothing"
         }

@@ -66,8 +66,6 @@ const MASKED_TOO: [&str; 12] = [
     "/sys/firmware",
     "/sys",
 ];
-/// Nobody inside makes device files: in a user namespace they would lead nowhere, and without one to devices of this machine.
-const MAKES_DEVICES: &str = "MKNOD";
 
 fn masked() -> Vec<String> {
     let in_proc = MASKED.map(|name| format!("/proc/{name}"));
@@ -348,7 +346,7 @@ fn read_only(typ: MountType, source: &str, target: &str) -> Mount {
 
 /// What the policy grants, and what the executor needs.
 fn capabilities(granted: Capabilities, gvisor: bool) -> Vec<String> {
-    let granted = granted.names().into_iter().map(str::to_ascii_uppercase).filter(|name| name != MAKES_DEVICES);
+    let granted = granted.names().into_iter().map(str::to_ascii_uppercase);
     let more = gvisor.then_some(GVISORS_CAPABILITIES.map(String::from)).into_iter().flatten();
     let all: BTreeSet<String> = granted.chain(EXECUTORS.map(String::from)).chain(more).collect();
     all.into_iter().collect()

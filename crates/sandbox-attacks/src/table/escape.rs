@@ -269,7 +269,8 @@ pub(super) const MACHINE: &[Attack] = &[
         "make_character_device",
         &[Capabilities, Devices, UserNamespace],
         "Makes a node for memory, consoles or virtual machines and opens it",
-    ),
+    )
+    .expecting(no_devices),
     escape(
         "device_files",
         &[Devices],
