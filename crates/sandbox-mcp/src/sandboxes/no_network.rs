@@ -25,7 +25,7 @@ impl Session {
         let mut refused = self.way_out().map(WayOut::take_refused).unwrap_or_default();
         let policy = &self.facts().spec.policy;
         if exit != Exit::Code(0) && !policy.reaches_something() {
-            // Whoever may write everywhere inside can say what they like; that nobody is kept waiting and nothing goes on.
+            // Who is root inside may answer what they like, but keeps nobody waiting for it.
             let look = tokio::time::timeout(A_MOMENT * 2, self.packets_without_route());
             let counted = look.await.unwrap_or_default().min(MANY);
             let times = counted.saturating_sub(self.unrouted.swap(counted, Ordering::Relaxed));
