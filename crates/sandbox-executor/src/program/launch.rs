@@ -14,21 +14,18 @@ use super::{
 /// Longest way from the process to its program. Other commands of the same user can stop it on that way.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A process that is about to become a command.
-pub struct Launch {
-    report: OwnedFd,
-    subject: Subject,
+/// A process that is or will become a command.
+pub enum Launch {
+    /// Its program runs.
+    Runs,
+    /// It says on this pipe why it fails; the pipe closes when its program runs, or when it was killed before.
+    OnItsWay(OwnedFd, Subject),
 }
 
 impl Launch {
-    /// It says on this pipe why it fails; the pipe closes when its program runs, or when it was killed before.
-    pub fn new(report: OwnedFd, subject: Subject) -> Self {
-        Self { report, subject }
-    }
-
     /// Waits until the program runs. After a failure the process may still be there.
     pub async fn outcome(self) -> Result<(), Failure> {
-        let Self { report, subject } = self;
+        let Self::OnItsWay(report, subject) = self else { return Ok(()) };
         match tokio::time::timeout(DEADLINE, heard(report)).await {
             Ok(Ok(None)) => Ok(()),
             Ok(Ok(Some((step, error)))) => Err(subject.explain(step, &error)),

@@ -243,7 +243,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         // What loses its parent comes to us, as it does to the first process of a namespace.
         let _ = set_child_subreaper(Some(getpid()));
     }
-    let mut starter = match Starter::new(passed.score) {
+    let starter = match Starter::new(passed.score) {
         Ok(starter) => starter,
         Err(error) => {
             return Err(Box::new((status, format!("opening what commands without input read failed: {error}"))));
@@ -256,7 +256,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
             return Err(Box::new((status, why)));
         }
         status.pass_out_door();
-        return single::run(&boot, exec, &mut starter, &tree, &counters, status);
+        return single::run(&boot, exec, &starter, &tree, &counters, status);
     }
     let prepared = become_user(&boot)
         .and_then(|()| die_with_parent(&boot))

@@ -30,7 +30,7 @@ const LONG: Duration = Duration::from_secs(3600);
 pub fn run(
     boot: &Boot,
     exec: &Exec,
-    starter: &mut Starter,
+    starter: &Starter,
     tree: &Tree,
     counters: &Counters,
     status: Status,
