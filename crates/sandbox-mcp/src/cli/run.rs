@@ -159,16 +159,23 @@ async fn work(
     let person = view.person(&app.settings);
     let working = agent::execute(&app.sandboxes, &caller, request, Some(&notes), &*person);
     tokio::pin!(working);
+    let mut unanswered = Vec::new();
+    let mut show = |note: Note| {
+        if let Note::Unanswered { question, default, why } = &note {
+            unanswered.push(json!({ "question": question, "default": default, "why": why }));
+        }
+        view.show(note);
+    };
     let result = loop {
         // What was done is told before what is asked next.
         tokio::select! {
             biased;
-            Some(note) = shown.recv() => view.show(note),
+            Some(note) = shown.recv() => show(note),
             result = &mut working => break result,
         }
     };
     while let Ok(note) = shown.try_recv() {
-        view.show(note);
+        show(note);
     }
     if let View::Here(live) = &mut view {
         live.stop();
@@ -184,6 +191,7 @@ async fn work(
         _ => exit::FAILED,
     };
     let mut told = taken.told(&result, &narrowed);
+    told["unanswered"] = json!(unanswered);
     if let Some(why) = taken.missing(&result) {
         // What nobody has elsewhere does not go with its sandbox.
         let place = app.sandboxes.leave(&result.session_id).unwrap_or_else(|| "in the sandbox".to_owned());

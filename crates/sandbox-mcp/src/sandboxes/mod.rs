@@ -15,6 +15,7 @@ mod folders;
 mod following;
 mod history;
 mod journal;
+mod making;
 mod new;
 pub mod no_network;
 mod offer;
@@ -38,7 +39,6 @@ use std::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
 };
 
 pub use backends::Backends;
@@ -64,7 +64,7 @@ pub use warm::Warm;
 use folders::Folders;
 use quota::Quota;
 use remains::Remains;
-use sandbox_core::{Facts, Fetching, Image, Policy, Progress, Sandbox, SandboxSpec, SessionId, UserId};
+use sandbox_core::{Facts, Fetching, Policy, Sandbox, SessionId, UserId};
 use sandbox_egress::Reader;
 
 use crate::config::{Ask, Settings};
@@ -276,8 +276,12 @@ impl Sandboxes {
     pub fn leave(&self, id: &SessionId) -> Option<String> {
         let session = self.ours().into_iter().find(|session| session.id() == id && !session.facts().spec.persistent)?;
         self.0.left.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
-        let until =
-            self.settings().idle.map_or_else(String::new, |idle| format!(" for {} minutes", idle.as_secs() / 60));
+        let until = self.settings().idle.map(|idle| match idle.as_secs() {
+            seconds @ 0..60 => format!(" for {seconds} seconds"),
+            60 => " for a minute".to_owned(),
+            seconds => format!(" for {} minutes", seconds / 60),
+        });
+        let until = until.unwrap_or_default();
         Some(format!("{}{until}; `sandbox-mcp rm {id}` removes it", session.place_of_files()))
     }
 
@@ -299,76 +303,6 @@ impl Sandboxes {
     /// What the operator wants.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.0.settings
-    }
-
-    async fn make(
-        &self,
-        owner: UserId,
-        mut new: NewSandbox,
-        tell: Progress<'_>,
-    ) -> Result<Arc<Session>, SandboxesError> {
-        let began = Instant::now();
-        self.0.settings.bound(&mut new.policy);
-        if let Some(session) = self.take_warm(&owner, &new).await {
-            return Ok(session);
-        }
-        let (sandbox, prepared) = self.make_sandbox(owner, new, tell).await?;
-        let session = self.look_after(sandbox);
-        let spec = session.facts().spec.clone();
-        if let Err(error) = self.open_way_out(&session, &spec.policy, prepared).await {
-            self.end(&session, "its way out could not be opened").await?;
-            return Err(error);
-        }
-        let (image, policy) = (spec.image.to_string(), spec.policy.name.clone());
-        session.record(What::Created { image, policy, took: began.elapsed() });
-        if self.is_closing() && !spec.persistent {
-            self.end(&session, "its server closed").await?;
-            return Err(SandboxesError::NotFound(spec.id));
-        }
-        Ok(session)
-    }
-
-    /// A sandbox with what its way out will need.
-    async fn make_sandbox(
-        &self,
-        owner: UserId,
-        new: NewSandbox,
-        tell: Progress<'_>,
-    ) -> Result<(Arc<dyn Sandbox>, secrets::Prepared), SandboxesError> {
-        let inner = &self.0;
-        let backends = inner.backends.as_ref().ok_or(SandboxesError::NoBackend)?;
-        let backend = backends.named(new.backend.as_deref())?;
-        let no_chance = |error| std::io::Error::other(format!("{error}"));
-        let id =
-            SessionId::random(&owner).map_err(no_chance).map_err(SandboxesError::io("no random id could be made"))?;
-        // On standard streams and at the terminal all labels are one user of this machine: they count together.
-        let room = loop {
-            match inner.quota.reserve(None, &id) {
-                // Those that are nobody's yet stand back.
-                Err(_) if owner != UserId::nobody() && self.give_up_warm().await => {}
-                room => break room?,
-            }
-        };
-        let NewSandbox { backend: _, image, mut policy, lifetime, mut env, tools } = new;
-        inner.settings.bound(&mut policy);
-        way_out::tell_of_mirrors(&mut env, &policy, &inner.settings);
-        if inner.offer.is_some() {
-            way_out::tell_of_tools(&mut env, &policy);
-        }
-        let persistent = lifetime == Lifetime::Persistent;
-        let mut spec = SandboxSpec { id, owner, image, policy, persistent, env, certificates: None, tools };
-        let prepared = secrets::prepare(&inner.settings, &spec, &inner.journal).await?;
-        prepared.tell(&mut spec.env, &inner.settings);
-        spec.certificates = prepared.secrets.authority().map(str::to_owned);
-        // What cannot be followed is refused before anything is made.
-        way_out::rules(&spec.policy, &inner.settings)?;
-        if let Image::Reference(name) = &spec.image {
-            let explain = |error| inner.settings.explain_missing(name, error);
-            backend.fetch(name, tell).await.map_err(explain)?;
-        }
-        let sandbox = backend.create(&spec).await?;
-        drop(room);
-        Ok((sandbox, prepared))
     }
 
     fn is_closing(&self) -> bool {

@@ -28,7 +28,8 @@ impl Session {
             // Who is root inside may answer what they like, but keeps nobody waiting for it.
             let look = tokio::time::timeout(A_MOMENT * 2, self.packets_without_route());
             let counted = look.await.unwrap_or_default().min(MANY);
-            let times = counted.saturating_sub(self.unrouted.swap(counted, Ordering::Relaxed));
+            // The kernel never counts down: what was not counted this time is not forgotten.
+            let times = counted.saturating_sub(self.unrouted.fetch_max(counted, Ordering::Relaxed));
             if times > 0 {
                 self.record(event(times));
                 refused.push(denial(policy));

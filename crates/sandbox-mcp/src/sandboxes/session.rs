@@ -398,7 +398,7 @@ impl Session {
     /// Where its files are while it is there, also when nothing runs in it any more.
     pub(super) fn place_of_files(&self) -> String {
         match sandbox_docker::container(&self.folder) {
-            Some(container) => format!("in its container: `docker cp {container}:/workspace FOLDER` takes them out,"),
+            Some(container) => format!("in its container (`docker cp {container}:/workspace FOLDER` takes them out)"),
             None => format!("in {}", self.folder.join("workspace").display()),
         }
     }

@@ -39,6 +39,7 @@ mod protocol;
 mod real_client;
 mod small_model;
 mod tasks;
+mod tasks_at_terminal;
 mod templates;
 mod terminal;
 mod warm;
