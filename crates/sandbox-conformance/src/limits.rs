@@ -48,7 +48,7 @@ pub async fn memory_that_has_no_owner_is_held_or_refused(bench: Workbench) {
     let outcome =
         run(&client, &Exec::argv(["python3", "-c", "import os\nprint(len(open('/dev/zero', 'rb').read(1 << 20)))"]))
             .await;
-    assert_eq!(outcome.text(), "1048576", "zeros can be read");
+    assert_eq!(outcome.text(), "1048576", "zeros can be read: {outcome:?}");
 }
 
 pub async fn a_fork_bomb_is_held_and_the_executor_still_answers(bench: Workbench) {

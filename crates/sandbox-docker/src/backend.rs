@@ -20,7 +20,7 @@ use crate::{
     holdings, image, labels,
     make::Making,
     nature::{Kind, Nature},
-    plan, probe, recover, volumes,
+    plan, probe, recover, removal, volumes,
 };
 
 /// How long a sandbox waits for a server before it ends, in seconds.
@@ -102,19 +102,30 @@ impl Backend for DockerBackend {
         let name = image::wanted(&spec.image, self.default_image())?;
         let image = image::find(&engine.docker, &name).await?;
         volumes::check(&image)?;
-        let covered = crate::programs::covered(spec, engine, &image, self.state(), self.state_id()).await?;
-        let enforcement = holdings::of(spec, &engine.nature, &calls.to_string(), covered.as_ref());
-        enforcement.satisfies(&spec.policy)?;
-        let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let folder = self.state().join("sandboxes").join(spec.id.as_str());
+        // First: what is at the engine and has no folder that somebody holds is removed by any other server.
         let lock = folder::make(self.state(), &folder)?;
+        let held = async {
+            let covered = crate::programs::covered(spec, engine, &image, self.state(), self.state_id()).await?;
+            let enforcement = holdings::of(spec, &engine.nature, &calls.to_string(), covered.as_ref());
+            enforcement.satisfies(&spec.policy)?;
+            Ok((covered.unwrap_or_default(), enforcement))
+        };
+        let (covered, enforcement) = match held.await {
+            Ok(held) => held,
+            Err(error) => {
+                removal::folder(self.state(), &folder)?;
+                return Err(error);
+            }
+        };
+        let facts = Facts { spec: spec.clone(), backend: BACKEND.into(), enforcement };
         let making = Making {
             engine,
             facts,
             folder,
             image,
             calls,
-            covered: covered.unwrap_or_default().files,
+            covered: covered.files,
             state: self.state(),
             state_id: self.state_id(),
             lease: self.inner.lease,

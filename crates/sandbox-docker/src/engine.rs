@@ -1,6 +1,11 @@
 //! Finding an engine and learning what it is.
 
-use std::{collections::BTreeMap, os::unix::net::UnixStream, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bollard::{
     API_DEFAULT_VERSION, Docker,
@@ -97,7 +102,9 @@ fn connect(address: &str) -> std::result::Result<Docker, Refused> {
     if address.starts_with("tcp://") || address.starts_with("http://") || address.starts_with("https://") {
         let verified = std::env::var_os("DOCKER_TLS_VERIFY").is_some_and(|value| !value.is_empty());
         if verified || address.starts_with("https://") {
-            return Ok(Docker::connect_with_ssl_defaults()?);
+            let keys = certificates();
+            let [key, own, authority] = ["key.pem", "cert.pem", "ca.pem"].map(|name| keys.join(name));
+            return Ok(Docker::connect_with_ssl(address, &key, &own, &authority, PATIENCE, API_DEFAULT_VERSION)?);
         }
         return Ok(Docker::connect_with_http(address, PATIENCE, API_DEFAULT_VERSION)?);
     }
@@ -107,6 +114,13 @@ fn connect(address: &str) -> std::result::Result<Docker, Refused> {
               /tmp/engine.sock:/var/run/docker.sock HOST` and DOCKER_HOST=unix:///tmp/engine.sock"
             .into(),
     }))
+}
+
+/// Where Docker's own client looks for what an engine is asked with over TLS.
+fn certificates() -> PathBuf {
+    let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let usual = || named("HOME").unwrap_or_default().join(".docker");
+    named("DOCKER_CERT_PATH").or_else(|| named("DOCKER_CONFIG")).unwrap_or_else(usual)
 }
 
 /// Docker's, Docker's of this user, Podman's of this user, Podman's.

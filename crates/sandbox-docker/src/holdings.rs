@@ -90,6 +90,9 @@ fn of_limits(enforcement: &mut Enforcement, spec: &SandboxSpec, engine: &Nature)
     enforcement.hold(Control::Time, Held::Supervised, format!("the executor's clock: {} s", limits.run.as_secs()));
 }
 
+/// Only a try shows whether there are such quotas.
+const QUOTA: &str = "the root's own layer has a quota, if the engine's disk has quotas for projects";
+
 fn disk(spec: &SandboxSpec, engine: &Nature, limit: Bytes) -> (Held, String) {
     let unseen = if engine.is_gvisor(spec.policy.privileges.runtime.as_deref()) {
         "removed files that are open or on their way through a socket are not seen, and a file counts with its whole length"
@@ -100,7 +103,7 @@ fn disk(spec: &SandboxSpec, engine: &Nature, limit: Bytes) -> (Held, String) {
         format!("{limit} watched by the executor from inside, where {unseen}; each file at most that much by rlimit");
     let root = spec.policy.filesystem.root == Root::Writable;
     let how =
-        if root && engine.sizes_layers() { format!("{watched}; the root's own layer has a quota") } else { watched };
+        if root && engine.sizes_layers() { format!("{watched}; {QUOTA}") } else { watched };
     (Held::Supervised, how)
 }
 
@@ -246,10 +249,13 @@ fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, covered: Optio
         match covered {
             Some(Covered { files, left }) => {
                 let mut how = format!("{} denied programs have a stub mounted over them", files.len());
+                let mut held = Held::Kernel;
                 if *left > 0 {
                     how.push_str(&format!("; {left} are links to shared programs, which an engine cannot cover"));
+                    // Commands by these names are explained and not started, and nobody holds who calls them otherwise.
+                    held = Held::Supervised;
                 }
-                enforcement.hold(Control::Commands, Held::Kernel, how);
+                enforcement.hold(Control::Commands, held, how);
             }
             None => {
                 let how = "denied programs can be covered only by an engine on this machine";

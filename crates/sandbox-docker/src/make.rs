@@ -233,13 +233,20 @@ impl Making<'_> {
             covered: (!self.covered.is_empty()).then_some((&stub, &self.covered)),
             filter: self.filter()?,
         };
-        let body = plan::body(self.spec(), &self.engine.nature, &ground);
-        let planned = body.host_config.clone().unwrap_or_default();
+        let mut body = plan::body(self.spec(), &self.engine.nature, &ground);
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         fault::point("before_create");
-        let created = self.engine.docker.create_container(Some(options), body).await;
+        let mut created = self.engine.docker.create_container(Some(options.clone()), body.clone()).await;
+        // Its layer is watched anyway.
+        if created.as_ref().is_err_and(trouble::is_no_quota)
+            && let Some(host) = &mut body.host_config
+        {
+            host.storage_opt = None;
+            created = self.engine.docker.create_container(Some(options), body.clone()).await;
+        }
         created
             .map_err(|error| trouble::explain("making the container", &failure::words(&error), &self.engine.nature))?;
+        let planned = body.host_config.unwrap_or_default();
         fault::point("created");
         let found = self.engine.docker.inspect_container(name, None::<InspectContainerOptions>).await;
         let found = found.map_err(failure::step("looking at the container"))?;

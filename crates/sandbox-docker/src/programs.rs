@@ -20,7 +20,7 @@ use tokio_util::io::StreamReader;
 
 use crate::{
     engine::Engine,
-    failure, labels,
+    failure, fault, labels,
     listing::{self, Kind},
     plan::Image,
     removal, secrets,
@@ -99,11 +99,16 @@ async fn look(spec: &SandboxSpec, engine: &Engine, image: &Image, state_id: &str
     };
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     engine.docker.create_container(Some(options), body).await.map_err(looking())?;
+    fault::point("looking");
     let mut looked = fs::create_dir(tree).map_err(Error::io("making a folder in the cache"));
     for folder in FOLDERS {
         if looked.is_ok() {
             looked = keep(engine, &name, folder, tree).await;
         }
+    }
+    // An engine says the same of a folder that is missing and of a container that somebody removed meanwhile.
+    if looked.is_ok() {
+        looked = engine.docker.inspect_container(&name, None).await.map_err(looking()).map(drop);
     }
     removal::container(&engine.docker, &name).await?;
     looked

@@ -3,7 +3,7 @@
 //! A sandbox's folder is made and locked before anything else of it, and removed after everything else. So a container or
 //! volume of ours whose folder is not there, or is not locked and says nothing, belongs to nobody.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 use bollard::{
     Docker,
@@ -15,7 +15,7 @@ use sandbox_linux::folder::{self, Lock};
 
 use crate::{
     BACKEND, DockerBackend, failure, labels,
-    record::Record,
+    record::{Line, Record},
     removal,
     sandbox::{self, DockerSandbox},
 };
@@ -92,19 +92,31 @@ fn adopt(folder: &Path, found: &Found) -> Fate {
     let lock = match Lock::take(folder) {
         Ok(Some(lock)) => lock,
         Ok(None) => return Fate::Anothers,
-        Err(_) => return Fate::Nobodys,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Fate::Nobodys,
+        // What cannot be looked at now may be somebody's.
+        Err(_) => return Fate::Anothers,
     };
-    // Killed before it was ready: nobody was ever told of it, and its executor ended with that server.
-    if folder::facts(folder).is_err() || Record::read(folder).is_err() {
-        return Fate::Nobodys;
-    }
+    let record = match folder::facts(folder).and_then(|_| Record::read(folder)) {
+        Ok(record) => record,
+        // Killed before it was ready: nobody was ever told of it, and its executor ended with that server.
+        Err(error) if is_unsaid(&error) => return Fate::Nobodys,
+        Err(_) => return Fate::Anothers,
+    };
     if !found.running {
         return Fate::Ended(id);
     }
     match DockerSandbox::open(folder, Some(lock)) {
         Ok(sandbox) => Fate::Alive(Box::new(sandbox)),
-        Err(_) => Fate::Nobodys,
+        Err(_) if matches!(record.line, Line::Socket { pid: 0, .. }) => Fate::Nobodys,
+        // Somebody started it again, and nobody has a line to it. Its files are its user's.
+        Err(_) => Fate::Ended(id),
     }
+}
+
+/// Not written down, or not to its end.
+fn is_unsaid(error: &Error) -> bool {
+    use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    matches!(error, Error::Io { source, .. } if matches!(source.kind(), NotFound | InvalidData | UnexpectedEof))
 }
 
 /// Not there, or there and not locked.

@@ -3,7 +3,7 @@
 use bollard::models::ContainerState;
 use sandbox_core::Error;
 
-use crate::nature::Nature;
+use crate::{failure, nature::Nature};
 
 /// A part of what an engine says, and what to do then.
 const KNOWN: &[(&str, &str)] = &[
@@ -20,10 +20,6 @@ const KNOWN: &[(&str, &str)] = &[
         "cgroups in hybrid mode not supported",
         "Use runc instead of crun on this machine (`runtime = \"runc\"` in containers.conf)",
     ),
-    (
-        "storage-opt is supported only for overlay over xfs",
-        "The engine's disk has no project quotas: mount it with `pquota`, or use a policy with a read-only root",
-    ),
     ("no space left on device", "Free some space on the engine's disk (`docker system prune`)"),
     ("exec format error", "The image is for another kind of processor: use one for this machine's"),
     (
@@ -32,6 +28,14 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("newuidmap", "Install `uidmap`, and give your user subordinate ids (`usermod --add-subuids 100000-165535 $USER`)"),
 ];
+
+/// What Docker says of a disk without quotas for projects.
+const NO_QUOTA: &str = "storage-opt is supported only for overlay over xfs";
+
+/// Whether a container could be made if its layer had no size.
+pub fn is_no_quota(error: &bollard::errors::Error) -> bool {
+    failure::words(error).contains(NO_QUOTA)
+}
 
 /// What the engine answered to a step, with what to do where that is known.
 pub fn explain(step: &str, why: &str, engine: &Nature) -> Error {

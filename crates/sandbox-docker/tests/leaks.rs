@@ -18,7 +18,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_core::{Backend, Reference, exec::Exec};
+use sandbox_core::{Backend, Policy, Reference, SandboxSpec, exec::Exec};
 use sandbox_docker::{DockerBackend, Options};
 use sandbox_executor::client::Client;
 use support::{Dockerd, Registry, docker, publish, spec, state_in, things, variable, wait_until};
@@ -27,7 +27,8 @@ use tokio::runtime::Runtime;
 /// Steps of fetching an image.
 const FETCHING: [&str; 3] = ["before_fetch", "fetching", "fetched"];
 /// Steps of making and removing a container, in order.
-const LIVING: [&str; 8] = [
+const LIVING: [&str; 9] = [
+    "looking",
     "folder_made",
     "before_create",
     "created",
@@ -60,6 +61,9 @@ fn main() {
             failed += told(&format!("server killed at {step}"), || stage.kill_server(step));
         }
         failed += told("what ended was said to be removed and its files stayed", || stage.bury_what_ended());
+        failed += told("another server removed what an image was looked into with", || stage.recover_beside("looking"));
+        failed += told("programs were not seen and so not covered", || stage.remove_what_looks());
+        failed += told("a container was started again and removed with its files", || stage.restart());
     } else {
         println!("skipped: SANDBOX_TEST_ENGINE names no engine (tests/engines/run starts some)");
     }
@@ -145,10 +149,7 @@ impl Stage<'_> {
     fn kill_engine(&self, step: &str, engine: &mut Dockerd) {
         let folder = tempfile::tempdir().expect("a folder");
         let (state, before) = (state_in(folder.path()), self.things());
-        let mut victim = self.victim(&state, STOP_AT, step);
-        let stat = format!("/proc/{}/stat", victim.id());
-        let is_stopped = || fs::read_to_string(&stat).is_ok_and(|text| text.contains(") T "));
-        wait_until(&format!("that it comes to {step}"), is_stopped);
+        let mut victim = self.stopped_at(step, &state);
         engine.kill();
         kill_process(Pid::from_child(&victim), Signal::CONT).expect("it goes on");
         let status = victim.wait().expect("its end");
@@ -174,6 +175,60 @@ impl Stage<'_> {
         });
     }
 
+    fn stopped_at(&self, step: &str, state: &Path) -> Child {
+        let victim = self.victim(state, STOP_AT, step);
+        let stat = format!("/proc/{}/stat", victim.id());
+        let is_stopped = || fs::read_to_string(&stat).is_ok_and(|text| text.contains(") T "));
+        wait_until(&format!("that it comes to {step}"), is_stopped);
+        victim
+    }
+
+    /// A server that starts while another one makes a sandbox leaves that alone.
+    fn recover_beside(&self, step: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        let mut victim = self.stopped_at(step, &state);
+        let recovered = self.runtime.block_on(backend(&self.engine, &state).recover()).expect("recovered");
+        kill_process(Pid::from_child(&victim), Signal::CONT).expect("it goes on");
+        assert!(victim.wait().expect("its end").success(), "after {:?} were removed", recovered.removed);
+        assert!(recovered.removed.is_empty(), "{:?}", recovered.removed);
+        self.nothing_is_left(&state, &before);
+    }
+
+    /// An engine says of a folder in a container that is gone what it says of a folder that never was.
+    fn remove_what_looks(&self) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        let mut victim = self.stopped_at("looking", &state);
+        for name in docker(&self.engine, &["ps", "--all", "--filter", "name=-look", "--format", "{{.Names}}"]).lines() {
+            docker(&self.engine, &["rm", "--force", name]);
+        }
+        kill_process(Pid::from_child(&victim), Signal::CONT).expect("it goes on");
+        assert_eq!(victim.wait().expect("its end").code(), Some(3), "it is an error");
+        let kept = fs::read_dir(state.join("cache")).expect("the cache").flatten().map(|entry| entry.file_name());
+        let kept: Vec<_> = kept.filter(|name| name.to_string_lossy().starts_with("programs-")).collect();
+        assert_eq!(kept, [""; 0], "what was not seen is not kept");
+        self.nothing_is_left(&state, &before);
+    }
+
+    /// Its files are its user's until somebody removes it.
+    fn restart(&self) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, before) = (state_in(folder.path()), self.things());
+        self.runtime.block_on(async {
+            let sandbox = backend(&self.engine, &state).create(&spec(&self.image)).await.expect("a sandbox");
+            let id = sandbox.facts().spec.id.clone();
+            let folder = state.join("sandboxes").join(id.as_str());
+            let container = sandbox_docker::container(&folder).expect("its container");
+            docker(&self.engine, &["restart", "--time=0", &container]);
+            drop(sandbox);
+            let recovered = backend(&self.engine, &state).recover().await.expect("recovered");
+            assert_eq!((recovered.ended, recovered.removed.len()), (vec![id], 0));
+            sandbox_docker::bury(&folder).await.expect("buried");
+        });
+        self.nothing_is_left(&state, &before);
+    }
+
     /// What lives is adopted and can be used, and then removed; everything else is gone, and all can be made anew.
     fn nothing_is_left(&self, state: &Path, before: &BTreeSet<String>) {
         let backend = backend(&self.engine, state);
@@ -192,7 +247,9 @@ impl Stage<'_> {
 async fn live(backend: &DockerBackend, image: &Reference) {
     let lived = async {
         backend.fetch(image, &|_| {}).await?;
-        let sandbox = backend.create(&spec(image)).await?;
+        // With programs that are taken away, for which images are looked into.
+        let policy = Policy::preset("yolo-1").expect("a preset");
+        let sandbox = backend.create(&SandboxSpec { policy, ..spec(image) }).await?;
         let channel = sandbox.connect().await?;
         if let Ok(client) = Client::connect(channel).await {
             drop(client.spawn(&Exec::shell("sleep 1000")).await);

@@ -99,13 +99,15 @@ pub fn of_commands(enforcement: &mut Enforcement, spec: &SandboxSpec, host: &Hos
     let covered = root::covers(host, prepared).len();
     let left = prepared.covered.len() - covered;
     let mut how = Vec::new();
+    let mut held = Held::Kernel;
     if spec.policy.commands.denied_programs == DeniedPrograms::Removed {
         how.push(format!("{covered} denied programs have a stub mounted over them"));
         if left > 0 {
             how.push(format!("{left} are links to shared programs, which bwrap cannot cover"));
+            // Commands by these names are explained and not started, and nobody holds who calls them otherwise.
+            held = Held::Supervised;
         }
     }
-    let mut held = Held::Kernel;
     if let Some(files) = &prepared.executable {
         if spec.policy.filesystem.root == Root::Writable {
             held = Held::None;

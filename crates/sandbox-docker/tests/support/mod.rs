@@ -131,9 +131,10 @@ impl Drop for Dockerd {
 }
 
 /// Docker's own client.
-pub fn docker(address: &str, words: &[&str]) {
+pub fn docker(address: &str, words: &[&str]) -> String {
     let output = Command::new("docker").args(["-H", address]).args(words).output().expect("the docker command");
     assert!(output.status.success(), "docker {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Everything of an engine that could be left over, by name.

@@ -54,7 +54,7 @@ use sandbox_executor::boot::{
     Attachment, BOOT_FD, Boot, BootReport, FIRST_FREE_FD, Identity, LISTENER_FD, OOM_FD, PIDS_FD, SCORE_FD, STATUS_FD,
     VERDICTS_FD,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 
 use self::{
     counters::Counters,
@@ -82,6 +82,8 @@ pub struct Executor {
     /// The way out's listener, where it cannot be passed to a server.
     door: Option<OwnedFd>,
     ending: Notify,
+    /// Held by who starts a command, and alone by who ends all of them.
+    starts: RwLock<()>,
 }
 
 impl Executor {
@@ -95,8 +97,12 @@ impl Executor {
         self.tree.signal(members, &self.jobs.known(), signal);
     }
 
-    /// Kills all, and all that they start meanwhile.
+    /// Kills all, and all that they start meanwhile. Who asks for a command while all are ended gets it afterwards.
     async fn kill(&self, members: Members) {
+        let _alone = match members {
+            Members::All => Some(self.starts.write().await),
+            Members::Job { .. } => None,
+        };
         let look = || {
             self.reap();
             self.jobs.known()
@@ -277,6 +283,7 @@ fn start(passed: Passed, mut status: Status) -> Result<(), NotStarted> {
         kept: Cell::default(),
         door: if status.form == Form::WithLength { status.door.take() } else { None },
         ending: Notify::new(),
+        starts: RwLock::default(),
     };
     serve::run(executor, serve::Ways { listener: passed.listener, dialled }, status)
 }

@@ -55,9 +55,12 @@ pub async fn spawn(
     mut flow: Flow,
     descriptors: Vec<OwnedFd>,
 ) -> Result<(), FrameError> {
-    let started = match (output, <[OwnedFd; 3]>::try_from(descriptors)) {
-        (Output::Handed, Ok(stdio)) => start_handed(executor, &exec, &stdio),
-        (output, _) => start_with_streams(executor, &exec, output),
+    let started = {
+        let _starting = executor.starts.read().await;
+        match (output, <[OwnedFd; 3]>::try_from(descriptors)) {
+            (Output::Handed, Ok(stdio)) => start_handed(executor, &exec, &stdio),
+            (output, _) => start_with_streams(executor, &exec, output),
+        }
     };
     let Started { job, sources, launch } = match started {
         Ok(started) => started,

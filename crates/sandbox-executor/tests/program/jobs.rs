@@ -160,6 +160,23 @@ async fn target_all_ends_only_what_descends_from_the_executor() {
 }
 
 #[tokio::test]
+async fn who_starts_while_all_are_ended_is_not_ended_with_them() {
+    on_both(async |program| {
+        for _ in 0..50 {
+            let follow = program.client.spawn(&Exec::shell("sleep 30")).await.unwrap();
+            let next = async {
+                assert_eq!(Outcome::of(follow).await.exit, Some(Exit::Signal(9)));
+                Outcome::of(program.client.spawn(&Exec::shell("echo alive")).await.unwrap()).await
+            };
+            let (ended, next) = tokio::join!(program.client.signal(Target::All, 9), next);
+            ended.unwrap();
+            assert_eq!(next.exit, Some(Exit::Code(0)));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_gigabyte_of_output_is_drained_and_only_its_end_kept() {
     on_both(async |program| {
         let started = Instant::now();

@@ -12,7 +12,9 @@ use std::{
 use sandbox_core::{Facts, Image, Policy, Sandbox, UserId};
 use tokio::sync::Notify;
 
-use super::{Care, Inner, Lifetime, NewSandbox, Sandboxes, SandboxesError, Session, What, folders};
+use super::{
+    Care, Inner, Lifetime, NewSandbox, Sandboxes, SandboxesError, Session, What, folders, remains::Remains,
+};
 
 /// A warm sandbox that does not answer in this time is not handed out.
 const HEALTH: Duration = Duration::from_secs(1);
@@ -260,8 +262,15 @@ impl Sandboxes {
         }
         for id in self.0.folders.ids() {
             let folder = self.0.folders.folder(&id);
-            if self.0.folders.facts(&id).is_some_and(|facts| is_warm(&facts)) && !folders::is_attended(&folder) {
-                let _ = super::remains::discard(&folder);
+            if let Some(facts) = self.0.folders.facts(&id).filter(is_warm)
+                && !folders::is_attended(&folder)
+            {
+                // An engine may still have what has ended.
+                let remains = Remains::new(facts, folder.clone(), "nobody took it".to_owned());
+                match remains.destroy().await {
+                    Ok(()) => drop(super::remains::discard(&folder)),
+                    Err(error) => tracing::warn!("{id}, which was ready for nobody, could not be removed: {error}"),
+                }
             }
         }
         owned
