@@ -32,7 +32,7 @@ import java.net.http.*;
 public class World {
     public static void main(String[] words) throws Exception {
         for (String url : new String[] {"http://good.test/java", "https://good.test/java"}) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create(url)).version(HttpClient.Version.HTTP_1_1).build();
+            HttpRequest request = HttpRequest.newBuilder(URI.create(url)).build();
             System.out.print(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
         }
     }

@@ -43,6 +43,11 @@ pub fn message(
         Root::ReadOnly => kept.iter().cloned().chain(["/tmp".to_owned()]).collect(),
         Root::Writable => vec!["/".to_owned()],
     };
+    let only_proxy = spec.has_way_out() && !is_transparent(spec, engine);
+    let mut env = environment(spec, image);
+    if only_proxy {
+        sandbox_linux::tell_jvm(&mut env);
+    }
     Boot {
         attachment: match reach {
             Reach::Socket => Attachment::Dial,
@@ -52,7 +57,7 @@ pub fn message(
         capabilities: policy.privileges.capabilities.bits(),
         workspace: WORKSPACE.into(),
         places,
-        env: environment(spec, image),
+        env,
         lease: (!spec.persistent).then_some(lease),
         history: HISTORY,
         pids: match gvisor {
@@ -67,7 +72,7 @@ pub fn message(
         supervised: false,
         counts: Vec::new(),
         die_with_parent: false,
-        proxy: (spec.has_way_out() && !is_transparent(spec, engine)).then_some(way_out::PROXY_PORT),
+        proxy: only_proxy.then_some(way_out::PROXY_PORT),
         itself: Itself {
             own: kept,
             shared: in_memory(spec, image),
@@ -168,6 +173,19 @@ mod tests {
         let apart = Nature { enters_networks: false, ..docker() };
         assert_eq!(told(&spec("yolo-3"), &apart).proxy, Some(3128));
         assert_eq!(told(&spec("yolo-1"), &apart).proxy, None, "it reaches nothing");
+    }
+
+    #[test]
+    fn a_jvm_is_told_of_the_proxy_only_where_nothing_else_leads_out() {
+        let apart = Nature { enters_networks: false, ..docker() };
+        let options = |spec: &SandboxSpec, engine: &Nature| told(spec, engine).env.get("JAVA_TOOL_OPTIONS").cloned();
+        assert_eq!(options(&spec("yolo-3"), &docker()), None);
+        assert_eq!(options(&spec("yolo-1"), &apart), None);
+        let mut own = spec("yolo-3");
+        own.env.insert("JAVA_TOOL_OPTIONS".into(), "-Dhttp.proxyPort=1".into());
+        let told = options(&own, &apart).unwrap();
+        assert!(told.starts_with("-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=3128 -Dhttps.proxyHost="), "{told}");
+        assert!(told.ends_with(" -Dhttp.proxyPort=1"), "what was asked for has the last word: {told}");
     }
 
     #[test]

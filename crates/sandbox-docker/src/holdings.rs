@@ -102,8 +102,7 @@ fn disk(spec: &SandboxSpec, engine: &Nature, limit: Bytes) -> (Held, String) {
     let watched =
         format!("{limit} watched by the executor from inside, where {unseen}; each file at most that much by rlimit");
     let root = spec.policy.filesystem.root == Root::Writable;
-    let how =
-        if root && engine.sizes_layers() { format!("{watched}; {QUOTA}") } else { watched };
+    let how = if root && engine.sizes_layers() { format!("{watched}; {QUOTA}") } else { watched };
     (Held::Supervised, how)
 }
 

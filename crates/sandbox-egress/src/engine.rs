@@ -20,7 +20,7 @@ use crate::{
     places::{Place, Share},
     record::Record,
     secrets::{Alarm, Lent, Loan, Secrets, SecretsError, Vault},
-    translator::Translator,
+    translator::{Others, Translators},
 };
 
 /// Room for each direction of a socket, where there are many.
@@ -132,6 +132,11 @@ impl Engine {
         self.share.close();
         self.closed.send_replace(true);
         self.ledger.write_rest();
+    }
+
+    /// Connections that were made and have not ended, as far as they have come. When one ends it is recorded.
+    pub fn open_connections(&self) -> Vec<Record> {
+        self.ledger.open_connections()
     }
 
     /// What this program itself offers inside.
@@ -285,7 +290,7 @@ impl Engine {
         // Only what looks public can turn out to be something else.
         let translators = match found.iter().any(|address| address.is_ipv6() && reach(*address) == Reach::Public) {
             true => self.resolver.translators().await,
-            false => Arc::default(),
+            false => Arc::new(Translators { others: Others::None, ..Translators::default() }),
         };
         let mut refused = Reason::NoSuchName;
         let mut admitted = Vec::new();
@@ -342,9 +347,9 @@ impl Engine {
 }
 
 /// What an address becomes on its way.
-fn behind(translators: &[Translator], address: IpAddr) -> Vec<IpAddr> {
+fn behind(translators: &Translators, address: IpAddr) -> Vec<IpAddr> {
     match address {
-        IpAddr::V6(address) => translators.iter().filter_map(|one| one.translate(address)).map(IpAddr::V4).collect(),
+        IpAddr::V6(address) => translators.behind(address).into_iter().map(IpAddr::V4).collect(),
         IpAddr::V4(_) => Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, hash_map},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -33,12 +33,15 @@ pub(crate) struct Ledger {
     recorder: Recorder,
     on_refusal: OnRefusal,
     refusals: Mutex<Refusals>,
+    open: Mutex<Open>,
 }
 
 /// One connection, from the wish to the end. It is written down when this is dropped, so nobody can forget it.
 pub(crate) struct Entry {
     ledger: Arc<Ledger>,
     record: Record,
+    /// Its number among those that are open, once it is.
+    number: Option<u64>,
     since: Instant,
     /// Bytes that went out, and those that came in.
     pub counts: Arc<[AtomicU64; 2]>,
@@ -46,7 +49,7 @@ pub(crate) struct Entry {
 
 impl Ledger {
     pub fn new(recorder: Recorder, on_refusal: OnRefusal) -> Arc<Self> {
-        Arc::new(Self { recorder, on_refusal, refusals: Mutex::default() })
+        Arc::new(Self { recorder, on_refusal, refusals: Mutex::default(), open: Mutex::default() })
     }
 
     pub fn write(&self, record: Record) {
@@ -62,6 +65,16 @@ impl Ledger {
         let rest = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).rest();
         rest.into_iter().for_each(&self.recorder);
     }
+
+    /// Connections that were made and have not ended, as far as they have come. Each is written down in the moment in which
+    /// it is no longer here. Must not be called by whoever records.
+    pub fn open_connections(&self) -> Vec<Record> {
+        self.open().connections.values().map(Connection::so_far).collect()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Ledger {
@@ -75,7 +88,7 @@ impl Entry {
     pub fn new(ledger: &Arc<Ledger>, target: String) -> Self {
         let nobody_waited = Refusal::new(Reason::BrokenOff);
         let record = Record::refused(target, &nobody_waited, Duration::ZERO);
-        Self { ledger: Arc::clone(ledger), record, since: Instant::now(), counts: Arc::default() }
+        Self { ledger: Arc::clone(ledger), record, number: None, since: Instant::now(), counts: Arc::default() }
     }
 
     pub fn refused(&mut self, refusal: &Refusal) {
@@ -88,6 +101,11 @@ impl Entry {
         self.record.address = Some(address);
         self.record.rule = Some(rule);
         self.record.verdict = Verdict::Allowed;
+        self.number = Some(self.ledger.open().add(self.connection()));
+    }
+
+    fn connection(&self) -> Connection {
+        Connection { record: self.record.clone(), since: self.since, counts: Arc::clone(&self.counts) }
     }
 
     pub fn denied(&mut self, reason: Reason, secret: Option<String>) {
@@ -98,11 +116,45 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        let record = self.connection().so_far();
+        let Some(number) = self.number else { return self.ledger.write(record) };
+        // Both under one lock: whoever looks sees it as open or as written down, never as both or neither.
+        let mut open = self.ledger.open();
+        open.connections.remove(&number);
+        self.ledger.write(record);
+    }
+}
+
+/// Connections that have not ended.
+#[derive(Default)]
+struct Open {
+    next: u64,
+    connections: HashMap<u64, Connection>,
+}
+
+impl Open {
+    fn add(&mut self, connection: Connection) -> u64 {
+        self.next += 1;
+        self.connections.insert(self.next, connection);
+        self.next
+    }
+}
+
+struct Connection {
+    record: Record,
+    since: Instant,
+    counts: Arc<[AtomicU64; 2]>,
+}
+
+impl Connection {
+    fn so_far(&self) -> Record {
         let [sent, received] = &*self.counts;
-        self.record.sent = sent.load(Ordering::Relaxed);
-        self.record.received = received.load(Ordering::Relaxed);
-        self.record.duration = self.since.elapsed();
-        self.ledger.write(self.record.clone());
+        Record {
+            sent: sent.load(Ordering::Relaxed),
+            received: received.load(Ordering::Relaxed),
+            duration: self.since.elapsed(),
+            ..self.record.clone()
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod engine;
 mod flow;
 #[doc(hidden)]
 pub mod fuzzing;
+mod granted;
 mod handed;
 mod host;
 mod ledger;
@@ -42,6 +43,7 @@ mod target;
 mod translator;
 mod transparent;
 mod tunnel;
+mod upgrade;
 mod written;
 
 pub use address::{Network, NetworkError, Reach, reach};

@@ -19,20 +19,24 @@ pub(crate) enum NameServers {
     Given(TokioResolver),
 }
 
-/// What was read from this machine's settings, and which they were.
+/// Whom to ask, and of which settings that was read; of none where they are given.
+#[derive(Clone)]
 pub(crate) struct Known {
-    settings: [Option<Version>; 2],
-    servers: TokioResolver,
+    pub settings: Settings,
+    pub servers: TokioResolver,
 }
+
+/// The files of settings as they were.
+pub(crate) type Settings = [Option<Version>; 2];
 
 /// A file as it was: device, number, and time of change.
 type Version = (u64, u64, i64, i64);
 
 impl NameServers {
     /// Whom to ask now. Settings that cannot be read leave those that there were.
-    pub fn current(&self) -> Option<TokioResolver> {
+    pub fn current(&self) -> Option<Known> {
         let known = match self {
-            Self::Given(servers) => return Some(servers.clone()),
+            Self::Given(servers) => return Some(Known { settings: Settings::default(), servers: servers.clone() }),
             Self::OfThisMachine(known) => known,
         };
         let settings = SETTINGS.map(version);
@@ -42,7 +46,7 @@ impl NameServers {
         {
             *known = Some(Known { settings, servers });
         }
-        known.as_ref().map(|known| known.servers.clone())
+        known.clone()
     }
 }
 

@@ -25,6 +25,7 @@ use crate::{
     proxy::page,
     secrets::{Answer, Outgoing, Passage, Stopped},
     tunnel::Carried,
+    upgrade,
 };
 
 /// The longest head of a request.
@@ -208,6 +209,7 @@ impl Engine {
 
     /// Whether a request is for the target; who is not named in it is put in.
     fn check_request(&self, request: &mut Request<Incoming>, target: &Target) -> Result<(), Reason> {
+        upgrade::decline_http2(request.headers_mut());
         // What comes after would not be read any more.
         if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
             return Err(Reason::HttpUpgrade);

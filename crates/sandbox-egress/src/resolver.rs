@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -15,8 +15,8 @@ use hickory_resolver::{
 
 use crate::{
     host::Name,
-    name_servers::NameServers,
-    translator::{KNOWN_NAME, Translator},
+    name_servers::{NameServers, Settings},
+    translator::{KNOWN_NAME, Others, Translator, Translators},
 };
 
 /// Time for an answer.
@@ -38,7 +38,9 @@ pub struct Resolver {
 }
 
 struct Learned {
-    translators: Arc<[Translator]>,
+    translators: Arc<Translators>,
+    /// Of which name servers.
+    settings: Settings,
     until: Instant,
 }
 
@@ -77,7 +79,7 @@ impl Resolver {
             return Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
         // With the last dot it is not looked for in this machine's own domain.
-        let servers = self.servers.current()?;
+        let servers = self.servers.current()?.servers;
         match tokio::time::timeout(PATIENCE, servers.lookup_ip(format!("{name}."))).await.ok()? {
             Ok(found) => Some(found.iter().collect()),
             Err(error) if error.is_no_records_found() => Some(Vec::new()),
@@ -86,29 +88,113 @@ impl Resolver {
     }
 
     /// The translators of this machine's network. It is not asked each time, and whoever is slow is not waited for.
-    pub(crate) async fn translators(&self) -> Arc<[Translator]> {
-        let known = |learned: &Option<Learned>| match learned {
-            Some(learned) if Instant::now() < learned.until => Some(Arc::clone(&learned.translators)),
-            _ => None,
+    pub(crate) async fn translators(&self) -> Arc<Translators> {
+        let Some(current) = self.servers.current() else {
+            return self.learned().as_ref().map(|learned| Arc::clone(&learned.translators)).unwrap_or_default();
         };
-        if let Some(translators) = known(&self.translators.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return translators;
+        let is_known = |learned: &&Learned| learned.settings == current.settings && Instant::now() < learned.until;
+        if let Some(learned) = self.learned().as_ref().filter(is_known) {
+            return Arc::clone(&learned.translators);
         }
-        let Some(servers) = self.servers.current() else { return Arc::default() };
-        let asked = tokio::time::timeout(QUICK, servers.lookup(KNOWN_NAME, RecordType::AAAA)).await;
-        let (translators, remembered): (Arc<[_]>, _) = match asked {
-            Ok(Ok(found)) => {
-                let addresses = found.answers().iter().filter_map(|record| match &record.data {
-                    RData::AAAA(address) => Some(address.0),
-                    _ => None,
-                });
-                (addresses.flat_map(Translator::told_by).collect(), REMEMBERED)
+        let told = ask(&current.servers).await;
+        self.learn(told, current.settings)
+    }
+
+    /// Whoever can keep a name server from answering makes nobody forget what it has told.
+    fn learn(&self, told: Option<Vec<Translator>>, settings: Settings) -> Arc<Translators> {
+        let mut learned = self.learned();
+        let before = learned.take();
+        let (translators, remembered) = match (told, before) {
+            (Some(known), _) => (Arc::new(Translators { known, others: Others::None }), REMEMBERED),
+            (None, None) => (Arc::default(), REMEMBERED_SILENCE),
+            (None, Some(before)) if before.settings == settings => (before.translators, REMEMBERED_SILENCE),
+            // Another network may have others, and nobody has said that it does not have those as well.
+            (None, Some(before)) => {
+                let known = before.translators.known.clone();
+                (Arc::new(Translators { known, others: Others::Perhaps }), REMEMBERED_SILENCE)
             }
-            Ok(Err(error)) if error.is_no_records_found() => (Arc::default(), REMEMBERED),
-            Ok(Err(_)) | Err(_) => (Arc::default(), REMEMBERED_SILENCE),
         };
-        let learned = Learned { translators: Arc::clone(&translators), until: Instant::now() + remembered };
-        *self.translators.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned);
+        let until = Instant::now() + remembered;
+        *learned = Some(Learned { translators: Arc::clone(&translators), settings, until });
         translators
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Option<Learned>> {
+        self.translators.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whom the network tells of; nothing if nobody answers.
+async fn ask(servers: &TokioResolver) -> Option<Vec<Translator>> {
+    match tokio::time::timeout(QUICK, servers.lookup(KNOWN_NAME, RecordType::AAAA)).await.ok()? {
+        Ok(found) => {
+            let addresses = found.answers().iter().filter_map(|record| match &record.data {
+                RData::AAAA(address) => Some(address.0),
+                _ => None,
+            });
+            Some(addresses.flat_map(Translator::told_by).collect())
+        }
+        Err(error) if error.is_no_records_found() => Some(Vec::new()),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::{
+        op::Message,
+        rr::{Record, rdata},
+    };
+    use tokio::net::UdpSocket;
+
+    use super::*;
+
+    /// A name server that tells of a translator once, and then never says anything.
+    async fn answer_once(socket: UdpSocket) {
+        let mut buffer = [0; 1024];
+        let (length, from) = socket.recv_from(&mut buffer).await.expect("a question");
+        let question = Message::from_vec(&buffer[..length]).expect("a question");
+        let query = question.queries[0].clone();
+        let mut reply = Message::response(question.metadata.id, question.metadata.op_code);
+        let address: Ipv6Addr = "2a00:1098:2c:1::192.0.0.171".parse().expect("an address");
+        reply.add_answers([Record::from_rdata(query.name().clone(), 0, RData::AAAA(rdata::AAAA(address)))]);
+        reply.add_query(query);
+        socket.send_to(&reply.to_vec().expect("a reply"), from).await.expect("sent");
+        while socket.recv_from(&mut buffer).await.is_ok() {}
+    }
+
+    async fn resolver() -> (Resolver, UdpSocket) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bound");
+        (Resolver::with_server(socket.local_addr().expect("its address")).expect("a resolver"), socket)
+    }
+
+    #[tokio::test]
+    async fn a_name_server_that_falls_silent_makes_nobody_forget_a_translator() {
+        let (resolver, socket) = resolver().await;
+        tokio::spawn(answer_once(socket));
+        let told = resolver.translators().await;
+        assert_eq!((told.known.len(), told.others), (1, Others::None));
+        let expire = || resolver.learned().iter_mut().for_each(|learned| learned.until = Instant::now());
+        expire();
+        assert_eq!(resolver.translators().await, told);
+        expire();
+        resolver.learned().iter_mut().for_each(|learned| learned.settings = [Some((1, 2, 3, 4)), None]);
+        let moved = resolver.translators().await;
+        assert_eq!((&moved.known, moved.others), (&told.known, Others::Perhaps), "another network tells nothing");
+    }
+
+    #[tokio::test]
+    async fn other_name_servers_are_asked_before_the_time_is_over() {
+        let (resolver, socket) = resolver().await;
+        tokio::spawn(answer_once(socket));
+        let settings = [Some((1, 2, 3, 4)), None];
+        resolver.learn(Some(Vec::new()), settings);
+        assert_eq!(resolver.translators().await.known.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn while_nobody_has_ever_answered_there_may_be_translators() {
+        let (resolver, _silent) = resolver().await;
+        assert_eq!(*resolver.translators().await, Translators { known: Vec::new(), others: Others::Perhaps });
     }
 }

@@ -207,6 +207,11 @@ impl Scope {
         self.within.is_empty()
     }
 
+    /// Whether all that is denied here is denied there too.
+    pub fn denies_no_more_than(&self, other: &Self) -> bool {
+        self.except.iter().all(|network| other.except.contains(network))
+    }
+
     /// Whether this address may be dialled; `own` are those of this machine's interfaces.
     pub fn admits(&self, address: IpAddr, own: &[IpAddr]) -> Result<(), Reason> {
         // A translator on the way makes one of the other.

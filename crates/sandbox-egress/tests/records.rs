@@ -108,6 +108,25 @@ async fn a_task_that_is_cancelled_is_written_down_before_and_after_it_has_connec
 }
 
 #[tokio::test]
+async fn a_connection_that_goes_on_is_seen_with_its_bytes_until_it_is_written_down() {
+    let way = Way::new(Limits::default()).await;
+    let mut stream = way.tunnel(source(1000).await).await;
+    stream.write_all(b"\0hello").await.unwrap();
+    stream.read_exact(&mut [0; 1000]).await.unwrap();
+    let mut open = way.engine.open_connections();
+    // What has left is counted a moment after it has arrived.
+    while open.iter().any(|record| (record.sent, record.received) != (6, 1000)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        open = way.engine.open_connections();
+    }
+    assert_eq!((open.len(), open[0].verdict, open[0].address.is_some()), (1, Verdict::Allowed, true), "{open:?}");
+    assert!(way.records.lock().unwrap().is_empty());
+    drop(stream);
+    assert_eq!(way.only().await.target, open[0].target);
+    assert_eq!(way.engine.open_connections(), []);
+}
+
+#[tokio::test]
 async fn what_comes_in_bulk_is_counted_to_the_byte() {
     const MUCH: usize = 20_000_001;
     let way = Way::new(Limits::default()).await;

@@ -272,6 +272,26 @@ async fn plain_http_in_a_tunnel_is_only_for_the_server_that_was_allowed() {
 }
 
 #[tokio::test]
+async fn an_offer_of_http_2_as_the_jdk_makes_it_is_passed_over_and_never_seen_by_the_server() {
+    let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
+    let offer = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n";
+    let request = format!("GET /java HTTP/1.1\r\nHost: a.example\r\n{offer}Upgrade: h2c\r\n\r\n");
+    let whole = request.replace("/java", &format!("http://a.example:{}/java", world.port));
+    let tunnelled = world.connect("a.example", request.as_bytes()).await;
+    let by_socks = String::from_utf8_lossy(&world.socks("a.example", request.as_bytes()).await).into_owned();
+    for answer in [tunnelled, by_socks, world.say(whole.as_bytes()).await] {
+        assert!(answer.contains("served: GET /java HTTP/1.1"), "{answer}");
+        let seen = answer.split("served: ").nth(1).unwrap_or_default().to_lowercase();
+        assert!(!seen.contains("upgrade") && !seen.contains("h2c") && !seen.contains("settings"), "{seen}");
+    }
+    assert_eq!(world.arrived(), 3);
+    let both = request.replace("Upgrade: h2c", "Upgrade: h2c, websocket");
+    let answer = world.connect("a.example", both.as_bytes()).await;
+    assert!(answer.contains("x-sandbox-denied: http_upgrade"), "{answer}");
+    assert_eq!(world.arrived(), 3);
+}
+
+#[tokio::test]
 async fn a_request_for_a_tunnel_within_a_tunnel_is_refused() {
     let world = World::new(vec![allow(&["a.example"], HERE)], &["127.0.0.1"]).await;
     let answer = world.connect("a.example", b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n").await;

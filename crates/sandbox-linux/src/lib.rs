@@ -75,7 +75,7 @@ pub use backend::{BACKEND, LEASE_VARIABLE, LinuxBackend, slot};
 pub use certificates::renew as renew_certificates;
 pub use images::{is_there as has_image, open as open_images, root_of as root_of_image};
 pub use network::packets_without_route;
-pub use plan::{HOME, WORKSPACE, variables};
+pub use plan::{HOME, WORKSPACE, tell_jvm, variables};
 pub use repair::{Repair, RepairOutcome, repair};
 pub use single::{Single, run_single};
 pub use sys::{interrupt_nobody, watched};

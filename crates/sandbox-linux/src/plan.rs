@@ -172,6 +172,10 @@ pub fn plan(
     let (user, network) = (user_id(spec), kind_of_network(spec));
     let ids = id_map(spec, host, slot, user);
     let single = host.ids == IdSource::Single;
+    let mut env = environment(spec, network, prepared.named.as_ref());
+    if network == Kind::Wired && matches!(host.way_out, Some(way_out::Reach::Proxy { .. })) {
+        tell_jvm(&mut env);
+    }
     let (mut enforcement, watch) = holdings::of_limits(spec, host, &ids);
     enforcement.hold(Control::SystemCalls, Held::Kernel, calls.to_string());
     let label = host.security.choose(spec, &mut enforcement);
@@ -236,7 +240,7 @@ pub fn plan(
                 Root::ReadOnly => with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: environment(spec, network, prepared.named.as_ref()),
+            env,
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: (!cgroup.pids && wall::stands(Wall::PidLimit)).then_some(policy.limits.pids),
@@ -306,6 +310,15 @@ fn proxy_variables() -> impl Iterator<Item = (&'static str, String)> {
     let not_to_it = ["no_proxy", "NO_PROXY"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     to_it.into_iter().map(move |name| (name, proxy.clone())).chain(not_to_it).chain([node])
+}
+
+/// Tells a JVM of the proxy, where that is the only way out: it does not know the other variables. On each start it prints
+/// what it took from this one, so where connections are redirected it is not told. What is there already has the last word.
+pub fn tell_jvm(env: &mut BTreeMap<String, String>) {
+    let of = |scheme| format!("-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={}", way_out::PROXY_PORT);
+    let options = env.entry("JAVA_TOOL_OPTIONS".to_owned()).or_default();
+    let own = std::mem::take(options);
+    *options = [of("http"), of("https"), own].join(" ").trim_end().to_owned();
 }
 
 /// The variables that every command of such a sandbox starts with, on any backend.

@@ -132,6 +132,10 @@ pub fn plan(
         fixed_processors: processors.is_some() && !gvisor,
         lenient_kernel: gvisor.then_some(policy.privileges.capabilities.bits()),
     };
+    let mut env = plan::variables(spec, named);
+    if spec.has_way_out() {
+        plan::tell_jvm(&mut env);
+    }
     let plan = Plan {
         name: spec.id.to_string(),
         state: host.state.clone(),
@@ -163,7 +167,7 @@ pub fn plan(
                 Root::ReadOnly => plan::with_places(&[WORKSPACE, HOME, "/tmp"], prepared),
                 Root::Writable => vec!["/".into()],
             },
-            env: plan::variables(spec, named),
+            env,
             lease: (!spec.persistent).then_some(lease),
             history: HISTORY,
             pids: gvisor.then_some(boot::processes_of_user(policy.limits.pids, user == 0)),

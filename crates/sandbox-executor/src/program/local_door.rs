@@ -19,7 +19,8 @@ use tokio::{
 
 use super::Executor;
 
-/// Connections at once; whoever comes then waits. The policy has a limit of its own.
+/// Connections at once; one more is reset. The policy has a limit of its own, and whoever holds it was called before and
+/// has told.
 const MOST: usize = 1024;
 const BUFFER: usize = 64 << 10;
 /// Time for what keeps us from accepting to pass.
@@ -41,7 +42,10 @@ pub async fn carry(executor: Rc<Executor>, listener: TcpListener, path: String) 
             continue;
         };
         let Ok(outside) = executor.as_ourselves(|| call(&path)) else { continue };
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            let _ = inside.set_zero_linger();
+            continue;
+        };
         tokio::task::spawn_local(async move {
             let _ = between(inside, outside).await;
             drop(place);

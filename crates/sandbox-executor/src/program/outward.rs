@@ -14,6 +14,8 @@ use super::{Executor, failure::failed, port};
 
 /// Time for what keeps us from accepting to pass.
 const BREATH: Duration = Duration::from_millis(50);
+/// Time for a flow to become free. Most connections are short; whoever waits for longer is told by a reset.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Opens a flow on this connection for each program that connects, as long as the flow that asked for it is there.
 pub async fn serve(executor: &Executor, connection: &Rc<Connection>, mut flow: Flow) -> Result<(), FrameError> {
@@ -47,7 +49,10 @@ pub async fn serve(executor: &Executor, connection: &Rc<Connection>, mut flow: F
 
 async fn carry(connection: &Connection, stream: TcpStream) -> Result<(), FrameError> {
     stream.set_nodelay(true)?;
-    let mut flow = connection.open(&Reply::Done, &[]).await?;
+    let Ok(opened) = tokio::time::timeout(PATIENCE, connection.open(&Reply::Done, &[])).await else {
+        return Ok(stream.set_zero_linger()?);
+    };
+    let mut flow = opened?;
     port::carry(stream, &mut flow.writer, flow.reader).await?;
     Ok(flow.writer.finish().await?)
 }

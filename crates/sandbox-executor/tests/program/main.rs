@@ -7,6 +7,7 @@ mod harness;
 mod hiding;
 mod jobs;
 mod life;
+mod outward;
 mod ports;
 mod single;
 mod speed;

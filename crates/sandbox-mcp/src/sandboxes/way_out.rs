@@ -10,8 +10,8 @@ use std::{
 
 use sandbox_core::{Bytes, Denial, Policy, Reason, Sandbox, policy::Network};
 use sandbox_egress::{
-    Adviser, Doors, Effect, Engine, Limits, Loan, OWN_PATH, OwnTools, Pattern, Reader, Record, Refused as Wish,
-    Resolver, Rule, Rules, Secrets, SecretsError, Setup, Vault, Verdict,
+    Adviser, Doors, Engine, Limits, Loan, OWN_PATH, OwnTools, Reader, Record, Refused as Wish, Resolver, Rule, Rules,
+    Secrets, SecretsError, Setup, Vault, Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -112,11 +112,14 @@ impl Outside {
 }
 
 impl WayOut {
-    /// From now on: where the policy lets no name lead, then what was granted, then the policy's other rules.
+    /// What was granted holds from now on, and nothing that was granted before.
     pub fn add_rules(&self, granted: Vec<Rule>) {
-        let bounds = |rule: &&Rule| rule.effect == Effect::Deny && rule.hosts.iter().all(Pattern::is_address);
-        let bounds = self.rules.0.iter().filter(bounds).cloned();
-        self.engine.set_rules(Rules(bounds.chain(granted).chain(self.rules.0.iter().cloned()).collect()));
+        self.engine.set_rules(self.rules.with_granted(granted));
+    }
+
+    /// Connections that go on, as far as they have come.
+    pub fn open_connections(&self) -> Vec<Record> {
+        self.engine.open_connections()
     }
 
     /// What the policy refused and nobody was told yet. Which command a connection belongs to is not known.

@@ -50,13 +50,18 @@ impl Wanted {
         self.ports.iter().map(target).all(|target| matches!(rules.decide(&target), Decision::Allowed { .. }))
     }
 
-    /// Whether they would do so wherever it leads that is public, as a rule for it does.
-    pub fn is_allowed_anywhere(&self, rules: &Rules) -> bool {
+    /// Whether these rules let it be reached wherever it leads once it was granted beyond those of a policy.
+    pub fn may_be_granted(&self, rules: &Rules, policy: &Rules) -> bool {
+        let granted = policy.with_granted(vec![self.rule("somebody")]);
         let target = |&port| Target::tcp(self.host.clone(), port);
         let named = matches!(self.host, Host::Name(_));
-        self.ports.iter().map(target).all(|target| match rules.decide(&target) {
-            Decision::Allowed { scope, .. } => !named || scope.is_all_that_is_public(),
-            Decision::Denied { .. } => false,
+        self.ports.iter().map(target).all(|target| match (rules.decide(&target), granted.decide(&target)) {
+            (Decision::Allowed { scope, .. }, Decision::Allowed { scope: granted, .. }) => {
+                (!named || scope.is_all_that_is_public()) && scope.denies_no_more_than(&granted)
+            }
+            // What a policy denies in spite of a grant is not reached by it.
+            (Decision::Allowed { .. }, Decision::Denied { .. }) => true,
+            (Decision::Denied { .. }, _) => false,
         })
     }
 
@@ -122,12 +127,24 @@ mod tests {
     }
 
     #[test]
-    fn who_may_be_reached_at_some_addresses_only_is_not_allowed_anywhere() {
+    fn who_may_be_reached_at_some_addresses_only_is_not_granted_for_all() {
         let wanted = Wanted::read("example.com:8080").unwrap_or_else(|| panic!("a host"));
         let mut rule = wanted.rule("the operator");
-        assert!(wanted.is_allowed_anywhere(&Rules(vec![rule.clone()])));
+        let policy = Rules::default();
+        assert!(wanted.may_be_granted(&Rules(vec![rule.clone()]), &policy));
         rule.within = "93.184.216.0/24".parse().into_iter().collect();
         let rules = Rules(vec![rule]);
-        assert!(wanted.is_allowed(&rules) && !wanted.is_allowed_anywhere(&rules));
+        assert!(wanted.is_allowed(&rules) && !wanted.may_be_granted(&rules, &policy));
+    }
+
+    #[test]
+    fn addresses_that_the_ceiling_alone_denies_are_not_reached_by_a_grant() {
+        let wanted = Wanted::read("example.com:8080").unwrap_or_else(|| panic!("a host"));
+        let allow = wanted.rule("the operator");
+        let hosts = ["93.0.0.0/8", "bad.example"].iter().flat_map(|host| host.parse()).collect();
+        let deny = Rule { effect: Effect::Deny, hosts, ..allow.clone() };
+        let ceiling = Rules(vec![deny.clone(), allow]);
+        assert!(!wanted.may_be_granted(&ceiling, &Rules::default()), "a sandbox from before the ceiling");
+        assert!(wanted.may_be_granted(&ceiling, &Rules(vec![deny])), "what the policy denies too stays denied");
     }
 }

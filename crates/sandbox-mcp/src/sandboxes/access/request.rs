@@ -244,8 +244,9 @@ impl Asked<'_> {
         }
         let rule = format!("network = {}", self.policy.network);
         let instead = format!("Bring what is needed with {}", self.reader.files());
+        let own = rules(self.policy, self.settings).unwrap_or_default();
         let wholly =
-            |policy: &Policy| rules(policy, self.settings).is_ok_and(|rules| wanted.is_allowed_anywhere(&rules));
+            |ceiling: &Policy| rules(ceiling, self.settings).is_ok_and(|rules| wanted.may_be_granted(&rules, &own));
         if let Some(ceiling) = self.settings.ceiling.as_ref().filter(|ceiling| !wholly(ceiling)) {
             let message = match allows(ceiling) {
                 true => "the operator's ceiling lets it be reached at some addresses only".to_owned(),
