@@ -1,7 +1,10 @@
 //! Reads the costs of an answer out of its text.
 //!
 //! Understood are the answers of the Messages API and of those that speak like OpenAI's (chat completions and responses), whole
-//! or as events. A stream that ends before it has told its cost is estimated, or breaking off would be a way not to pay.
+//! or as events. A stream that ends before it has told all of its cost is estimated, and known as that: who broke it off may
+//! owe far more.
+
+use serde::de::IgnoredAny;
 
 use super::{Basis, Spent};
 
@@ -26,7 +29,19 @@ pub(super) struct Account {
     events: u64,
     model: Option<String>,
     costs: Costs,
-    told: bool,
+    known: Known,
+}
+
+/// What the costs are so far.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Known {
+    #[default]
+    Nothing,
+    /// Those until now, told with the words that they are for: some servers do so with every event.
+    UntilNow,
+    /// The service gave up, and says so.
+    Failed,
+    All,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -54,6 +69,17 @@ struct Told {
     message: Option<Inner>,
     /// The Responses API's last one.
     response: Option<Inner>,
+    /// What the Messages API adds to its message; the last time, why it stopped.
+    delta: Option<Delta>,
+    /// The words of chat completions. An event that has none comes after all of them.
+    choices: Option<Vec<IgnoredAny>>,
+    error: Option<IgnoredAny>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Delta {
+    stop_reason: Option<IgnoredAny>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -125,26 +151,41 @@ impl Account {
 
     fn read_event(&mut self, data: &[u8]) {
         if data == b"[DONE]" {
+            // What was told last is all of it.
+            self.known = if self.known == Known::UntilNow { Known::All } else { self.known };
             return;
         }
         self.events += 1;
         // Most events are words; those are not worth reading.
         let says = |key: &[u8]| data.windows(key.len()).any(|window| window == key);
-        if says(b"\"usage\"") || self.model.is_none() && says(b"\"model\"") {
+        if says(b"\"usage\"") || says(b"\"error\"") || self.model.is_none() && says(b"\"model\"") {
             self.note(serde_json::from_slice(data).unwrap_or_default());
         }
     }
 
     fn note(&mut self, told: Told) {
-        let Told { model, usage, message, response } = told;
+        let known = self.known_by(&told);
+        self.known = self.known.max(known);
+        let Told { model, usage, message, response, .. } = told;
         // The first event tells what was read, and that as good as nothing was written yet.
         let begun = message.unwrap_or_default();
         let ended = response.unwrap_or_default();
         let model = model.or(begun.model).or(ended.model).map(|model| model.chars().take(LONGEST_MODEL).collect());
         self.model = self.model.take().or(model);
-        self.told |= usage.is_some() || ended.usage.is_some();
         for usage in [begun.usage, usage, ended.usage].into_iter().flatten() {
             self.costs = self.costs.at_least(&usage.into());
+        }
+    }
+
+    fn known_by(&self, told: &Told) -> Known {
+        let goes_on = told.choices.as_ref().is_some_and(|words| !words.is_empty())
+            || told.delta.as_ref().is_some_and(|delta| delta.stop_reason.is_none());
+        let is_told = told.usage.is_some() || told.response.as_ref().is_some_and(|response| response.usage.is_some());
+        match self.form {
+            Form::Events if told.error.is_some() => Known::Failed,
+            _ if !is_told => Known::Nothing,
+            Form::Events if goes_on => Known::UntilNow,
+            _ => Known::All,
         }
     }
 
@@ -157,8 +198,12 @@ impl Account {
             self.read_line(b"\n");
         }
         let Costs { mut input, mut output, cache_read, cache_written } = self.costs;
-        let basis = if self.told { Basis::Told } else { Basis::Estimated };
-        if !self.told {
+        let basis = match self.known {
+            Known::All => Basis::Told,
+            Known::Failed => Basis::Failed,
+            Known::Nothing | Known::UntilNow => Basis::Estimated,
+        };
+        if basis != Basis::Told {
             let streamed = self.form == Form::Events && self.events > 0;
             if self.model.is_none() && !streamed {
                 return None;
@@ -247,6 +292,29 @@ mod tests {
         let untold = "data: {\"model\":\"gpt-x\",\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n".repeat(9);
         let untold = read(Form::Events, &untold, 5).expect("a cost");
         assert_eq!((untold.input, untold.output, untold.basis), (100, 9, Basis::Estimated));
+    }
+
+    #[test]
+    fn a_cost_that_is_told_word_by_word_is_whole_only_at_the_end() {
+        let word = "data: {\"model\":\"gpt-x\",\"choices\":[{\"delta\":{\"content\":\"hi\"},\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":1}}\n\n";
+        let basis = |text: &str| read(Form::Events, text, 7).map(|spent| spent.basis);
+        assert_eq!(basis(word), Some(Basis::Estimated));
+        assert_eq!(basis(&format!("{word}data: [DONE]\n\n")), Some(Basis::Told));
+        let so_far = MESSAGE_EVENTS.replace("{\"stop_reason\":\"end_turn\"}", "{\"stop_reason\":null}");
+        assert_eq!(basis(&so_far), Some(Basis::Estimated));
+    }
+
+    #[test]
+    fn only_the_service_itself_can_say_that_it_has_failed() {
+        let until = MESSAGE_EVENTS.find("event: message_delta").expect("an event");
+        let basis = |more: &str| {
+            let text = format!("{}data: {more}\n\n", &MESSAGE_EVENTS[..until]);
+            read(Form::Events, &text, 9).map(|spent| (spent.input, spent.output, spent.basis))
+        };
+        let failed = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+        assert_eq!(basis(failed), Some((12, 3, Basis::Failed)));
+        let words = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"{\"error\":{}}","error":{}},"error":null}"#;
+        assert_eq!(basis(words), Some((12, 3, Basis::Estimated)));
     }
 
     #[test]

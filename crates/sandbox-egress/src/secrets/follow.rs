@@ -47,7 +47,7 @@ pub trait Follower: Send + Sync {
     /// It says something.
     fn heard(&self, number: u64, bytes: usize);
 
-    /// It has told what an answer cost.
+    /// What an answer has cost, as far as it told that: [`Spent::basis`].
     fn spent(&self, number: u64, spent: &Spent);
 
     /// It did not answer at all.

@@ -58,6 +58,8 @@ impl Engine {
     ) -> Carried {
         let (Some(kept), Some(serving)) = (&asked.secrets.0, asked.serving()) else { return Carried::BrokenOff };
         let passage = |over| Passage::new(&asked.secrets, &opened.target, over, &opened.alarm, Some(asked.number));
+        // Of a service that is lent only the loan's own secret is known. A sandbox's placeholders are in its variables, so an
+        // agent may tell its model of them, to which they are worth nothing.
         match serving.service.upstream.scheme {
             Scheme::Http => {
                 let passage = passage(Over::Plain);

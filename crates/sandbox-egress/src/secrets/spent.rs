@@ -34,6 +34,8 @@ pub struct Spent {
 pub enum Basis {
     /// The answer told it.
     Told,
+    /// The service gave up in the middle of the answer and said so: about this much.
+    Failed,
     /// The answer did not get that far: at least about this much.
     Estimated,
 }

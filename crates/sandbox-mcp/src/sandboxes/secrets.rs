@@ -126,7 +126,7 @@ pub fn event(spent: &Spent) -> What {
         output_tokens: spent.output,
         cache_read_tokens: spent.cache_read,
         cache_written_tokens: spent.cache_written,
-        estimated: spent.basis == Basis::Estimated,
+        estimated: spent.basis != Basis::Told,
     }
 }
 

@@ -34,6 +34,8 @@ pub enum Say {
     Broken,
     /// The beginning of an answer, and then nothing.
     Hang,
+    /// The beginning of an answer, and then more of it without an end.
+    Endless,
     /// Not even the beginning of an answer.
     Silence,
     /// This, as it is, as a stream.
@@ -170,7 +172,7 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Mutex<Vec<Reques
                 )
             }
             Say::Raw(text) => format!("{STREAM}{text}"),
-            Say::Cut | Say::Hang | Say::Broken => {
+            Say::Cut | Say::Hang | Say::Broken | Say::Endless => {
                 let all = if chat {
                     chat_events(&[text("half")], usual)
                 } else {
@@ -188,6 +190,13 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Mutex<Vec<Reques
         };
         let sent = writer.write_all(bytes.as_bytes()).await.is_ok() && writer.flush().await.is_ok();
         match said {
+            Say::Endless => {
+                let more = event(&json!({"type": "ping"}));
+                while writer.write_all(more.as_bytes()).await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                return;
+            }
             Say::Hang | Say::Silence => tokio::time::sleep(Duration::from_secs(60)).await,
             // A stream without a length ends with its connection.
             _ if !sent || !bytes.contains("content-length") => return,

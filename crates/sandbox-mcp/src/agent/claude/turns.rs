@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::{compaction, prompt, size, tools, watchdog::Watchdog};
 use crate::agent::{
     Assignment, Finished, Note, WorkError, Worker,
-    model::{Ask, Model, ModelError, Piece, Reply, Stop},
+    model::{Ask, Failure, Model, ModelError, Piece, Reply, Stop, Tries},
 };
 
 /// A conversation is summed up when it takes more of the model's context than this.
@@ -85,7 +85,7 @@ impl<'t> Turns<'t> {
                 }
                 Stop::End => {
                     let output = reply.text();
-                    self.push(json!({"role": "assistant", "content": reply.content}));
+                    self.keep(&reply.content);
                     // Somebody said something in the last moment.
                     if !self.worker.mailbox().is_empty() {
                         continue;
@@ -95,7 +95,7 @@ impl<'t> Turns<'t> {
                 }
                 Stop::Pause if pauses < PAUSES => {
                     pauses += 1;
-                    self.push(json!({"role": "assistant", "content": reply.content}));
+                    self.keep(&reply.content);
                 }
                 Stop::Length if cut_off < CUT_OFF => {
                     cut_off += 1;
@@ -122,9 +122,8 @@ impl<'t> Turns<'t> {
         }
     }
 
-    /// One question. Nothing is asked that the budget does not pay for.
+    /// One question, asked again where that may help.
     async fn ask(&mut self) -> Result<Reply, Failed> {
-        self.worker.may_go_on().map_err(Failed::Work)?;
         let (messages, worked) = (std::mem::take(&mut self.messages), self.worked.take());
         // Which files are new is found out while the model thinks.
         let look = async {
@@ -139,47 +138,71 @@ impl<'t> Turns<'t> {
         Ok(reply)
     }
 
-    /// Asks about another conversation than this one's own.
+    /// Asks about another conversation than this one's own. What came of each attempt is paid for before the next one.
     pub(super) async fn ask_about(&self, messages: &[Value]) -> Result<Reply, Failed> {
+        let mut tries = Tries::default();
+        loop {
+            let Failure { error, tokens } = match self.attempt(messages, &tries).await? {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            if tokens.all() > 0 {
+                self.worker.spent(&self.name, tokens).await;
+            }
+            if error.is_too_long() {
+                return Err(Failed::TooLong);
+            }
+            let Some(after) = self.model.again(&error, &mut tries) else { return Err(Failed::Model(error)) };
+            // Nothing has to be waited for where only the question was wrong.
+            if !after.is_zero() {
+                self.worker.note(Note::Retry { attempt: tries.next(), after, why: error.to_string() }).await;
+                tokio::time::sleep(after).await;
+            }
+        }
+    }
+
+    /// How long the next answer may be. Nothing is asked that the budget does not pay for.
+    fn room(&self) -> Result<u64, WorkError> {
+        self.worker.may_go_on()?;
         let (bill, price) = (self.worker.bill(), self.worker.price(&self.name));
         let most = self.worker.settings().model.answer;
-        let Some(most) = bill.room(self.worker.budget(), self.reading, price, most) else {
-            let so_far = bill.in_words();
-            let why = format!(
+        bill.room(self.worker.budget(), self.reading, price, most).ok_or_else(|| {
+            WorkError::Budget(format!(
                 "the task was stopped: the next question to the model could cost more than its budget has left ({so_far} so \
-                 far). What it made is kept; give it a larger budget, or a smaller task"
-            );
-            return Err(Failed::Work(WorkError::Budget(why)));
-        };
+                 far). What it made is kept; give it a larger budget, or a smaller task",
+                so_far = bill.in_words()
+            ))
+        })
+    }
+
+    async fn attempt(&self, messages: &[Value], tries: &Tries) -> Result<Result<Reply, Failure>, Failed> {
+        let most = self.room().map_err(Failed::Work)?;
         let ask = Ask { model: &self.name, system: &self.system, tools: &self.tools, messages, most };
         let (sender, mut pieces) = mpsc::unbounded_channel();
-        let asking = self.model.ask(&ask, &sender);
+        let asking = self.model.ask(&ask, tries, &sender);
         tokio::pin!(asking);
-        let reply = loop {
+        let answer = loop {
             tokio::select! {
-                reply = &mut asking => break reply,
+                answer = &mut asking => break answer,
                 Some(piece) = pieces.recv() => self.tell(piece).await,
             }
         };
         while let Ok(piece) = pieces.try_recv() {
             self.tell(piece).await;
         }
-        let reply = reply.map_err(|error| match error.is_too_long() {
-            true => Failed::TooLong,
-            false => Failed::Model(error),
-        })?;
-        let model = if reply.model.is_empty() { &self.name } else { &reply.model };
-        // The price that is known may be that of the name that was asked for.
-        let model = if self.worker.price(model).is_some() { model } else { &self.name };
-        self.worker.spent(model, reply.tokens).await;
-        Ok(reply)
+        if let Ok(reply) = &answer {
+            let model = if reply.model.is_empty() { &self.name } else { &reply.model };
+            // The price that is known may be that of the name that was asked for.
+            let model = if self.worker.price(model).is_some() { model } else { &self.name };
+            self.worker.spent(model, reply.tokens).await;
+        }
+        Ok(answer)
     }
 
     async fn tell(&self, piece: Piece) {
         let note = match piece {
             Piece::Thinking(text) => Note::Thinking { text },
             Piece::Text(text) => Note::Text { text },
-            Piece::Retry { attempt, after, why } => Note::Retry { attempt, after, why },
         };
         self.worker.note(note).await;
     }
@@ -202,20 +225,18 @@ impl<'t> Turns<'t> {
     }
 
     fn push_turn(&mut self, reply: &Reply, results: Vec<Value>) {
-        self.push(json!({"role": "assistant", "content": reply.content}));
+        self.keep(&reply.content);
         let results = json!({"role": "user", "content": results});
         self.reading += size::tokens(std::slice::from_ref(&results));
-        self.push(results);
+        add(&mut self.messages, results);
         self.remember();
     }
 
     /// Tools of an answer that was cut off are not run: their arguments may be cut off too.
     fn go_on_after_cut(&mut self, reply: &Reply) {
-        let whole = |block: &&Value| block["type"] != "tool_use";
-        let content: Vec<&Value> = reply.content.iter().filter(whole).collect();
-        if !content.is_empty() {
-            self.push(json!({"role": "assistant", "content": content}));
-        }
+        let mut content = reply.content.clone();
+        content.retain(|block| block["type"] != "tool_use");
+        self.keep(&content);
         say(&mut self.messages, prompt::CUT_OFF);
     }
 
@@ -228,8 +249,8 @@ impl<'t> Turns<'t> {
         Ok(())
     }
 
-    fn push(&mut self, message: Value) {
-        self.messages.push(message);
+    fn keep(&mut self, content: &[Value]) {
+        add(&mut self.messages, json!({"role": "assistant", "content": content}));
     }
 
     fn remember(&self) {
@@ -260,29 +281,61 @@ fn stopped(why: &str) -> WorkError {
 
 /// What was said before in this sandbox. Thoughts belong to the model that had them.
 fn earlier(memory: &Value, model: &str) -> Vec<Value> {
-    let mut messages = memory["messages"].as_array().cloned().unwrap_or_default();
-    messages.retain(Value::is_object);
-    if memory["model"] != model {
-        for message in &mut messages {
-            if let Some(blocks) = message["content"].as_array_mut() {
-                blocks.retain(|block| !matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking")));
-            }
+    let kept = memory["messages"].as_array().cloned().unwrap_or_default();
+    let mut messages = Vec::new();
+    for mut message in kept.into_iter().filter(Value::is_object) {
+        if let Some(blocks) = message["content"].as_array_mut().filter(|_| memory["model"] != model) {
+            blocks.retain(|block| !is_thought(block));
         }
-        messages.retain(|message| message["content"].as_array().is_none_or(|blocks| !blocks.is_empty()));
+        add(&mut messages, message);
     }
     messages
 }
 
-/// One more message of the person; two of them in a row are one.
+fn is_thought(block: &Value) -> bool {
+    matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"))
+}
+
+/// One more message of the person.
 fn say(messages: &mut Vec<Value>, text: &str) {
-    let block = json!({"type": "text", "text": text});
-    match messages.last_mut().filter(|last| last["role"] == "user") {
-        Some(last) => match last["content"].as_array_mut() {
-            Some(blocks) => blocks.push(block),
-            None => last["content"] = json!([{"type": "text", "text": last["content"]}, block]),
-        },
-        None => messages.push(json!({"role": "user", "content": [block]})),
+    add(messages, json!({"role": "user", "content": text}));
+}
+
+/// One more message; two of the same in a row are one. Servers refuse a conversation for ever that holds a message without
+/// content, a text without words, or an answer that ends with a thought: none of these is kept.
+fn add(messages: &mut Vec<Value>, mut message: Value) {
+    let mut content = blocks(message["content"].take());
+    content.retain(|block| !is_blank(block));
+    while message["role"] == "assistant" && content.last().is_some_and(is_thought) {
+        content.pop();
     }
+    if content.is_empty() {
+        return;
+    }
+    match messages.last_mut().filter(|last| last["role"] == message["role"]) {
+        Some(last) => {
+            let mut whole = blocks(last["content"].take());
+            whole.append(&mut content);
+            last["content"] = Value::Array(whole);
+        }
+        None => {
+            message["content"] = Value::Array(content);
+            messages.push(message);
+        }
+    }
+}
+
+/// A message's content, however it was written.
+fn blocks(content: Value) -> Vec<Value> {
+    match content {
+        Value::Array(blocks) => blocks,
+        Value::String(text) => vec![json!({"type": "text", "text": text})],
+        _ => Vec::new(),
+    }
+}
+
+fn is_blank(block: &Value) -> bool {
+    block["type"] == "text" && block["text"].as_str().is_none_or(|text| text.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -308,5 +361,34 @@ mod tests {
         assert_eq!(earlier(&memory, "a")[1]["content"].as_array().unwrap().len(), 2);
         assert_eq!(earlier(&memory, "b")[1]["content"], json!([{"type": "text", "text": "y"}]));
         assert_eq!(earlier(&json!(7), "b"), Vec::<Value>::new());
+    }
+
+    #[test]
+    fn an_answer_without_words_is_not_kept_and_the_conversation_goes_on() {
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+        let nothing = [json!([]), json!([{"type": "text", "text": " \n"}]), json!([thought]), json!("")];
+        for content in nothing {
+            let mut messages = Vec::new();
+            say(&mut messages, "first");
+            add(&mut messages, json!({"role": "assistant", "content": content}));
+            say(&mut messages, "");
+            say(&mut messages, "second");
+            let both = json!([{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]);
+            assert_eq!(messages, [json!({"role": "user", "content": both})]);
+        }
+        let mut messages = Vec::new();
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let call = json!({"type": "tool_use", "id": "t", "name": "bash", "input": {}});
+        add(&mut messages, json!({"role": "assistant", "content": [thought, text(""), call]}));
+        assert_eq!(messages[0]["content"], json!([thought, call]));
+    }
+
+    #[test]
+    fn a_conversation_that_was_kept_with_an_empty_answer_can_be_gone_on_with() {
+        let memory = json!({"model": "a", "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "assistant", "content": []}]});
+        let mut messages = earlier(&memory, "a");
+        say(&mut messages, "y");
+        assert_eq!((messages.len(), messages[0]["content"].as_array().unwrap().len()), (1, 2));
     }
 }

@@ -148,6 +148,10 @@ impl Decoder for Reading {
         Ok(())
     }
 
+    fn tokens(&self) -> Tokens {
+        self.tokens
+    }
+
     fn finish(self: Box<Self>) -> Result<Reply, ModelError> {
         if self.stop.is_none() {
             return Err(ModelError::Cut("it ended before the answer was complete".to_owned()));

@@ -87,6 +87,10 @@ impl Decoder for Reading {
         Ok(())
     }
 
+    fn tokens(&self) -> Tokens {
+        self.tokens
+    }
+
     fn finish(mut self: Box<Self>) -> Result<Reply, ModelError> {
         if !self.complete {
             return Err(ModelError::Cut("it ended before the answer was complete".to_owned()));

@@ -67,6 +67,14 @@ fn what_breaks_off_is_no_answer() {
 }
 
 #[test]
+fn what_was_told_of_the_cost_is_known_also_where_the_answer_ends_too_early() {
+    let (nobody, _pieces) = mpsc::unbounded_channel();
+    let mut reading = Reading::default();
+    stream()[..8].iter().for_each(|event| reading.event(event, &nobody).unwrap());
+    assert_eq!(reading.tokens(), Tokens { input: 9, output: 1, cache_read: 5, cache_written: 0 });
+}
+
+#[test]
 fn arguments_that_are_no_json_are_marked() {
     let mut events = stream();
     events[13] = json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "and: oops"}});

@@ -105,21 +105,32 @@ pub enum Piece {
     Thinking(String),
     /// What it says.
     Text(String),
-    /// It did not answer, and is asked again.
-    Retry {
-        /// For the how-manieth time.
-        attempt: u32,
-        /// After how long.
-        after: Duration,
-        /// What went wrong.
-        why: String,
-    },
+}
+
+/// No answer, which may have cost something all the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: ModelError,
+    /// What was told of the cost before, or an estimate; nothing where nobody began to answer.
+    pub tokens: Tokens,
+}
+
+/// How often one question was asked.
+#[derive(Debug, Default)]
+pub struct Tries {
+    failed: u32,
+    /// Answers that broke off after they had begun.
+    broken: u32,
 }
 
 /// Puts an answer together out of its events.
 trait Decoder: Send {
     /// The next event.
     fn event(&mut self, event: &Value, pieces: &UnboundedSender<Piece>) -> Result<(), ModelError>;
+
+    /// What was told of its cost so far.
+    fn tokens(&self) -> Tokens;
 
     /// The answer, if it is complete.
     fn finish(self: Box<Self>) -> Result<Reply, ModelError>;
@@ -142,30 +153,30 @@ impl Model {
         Ok(Self { outward, api: setting.api, idle: setting.idle, thinks: AtomicBool::new(true) })
     }
 
-    /// Asks, and asks again where that may help.
-    pub async fn ask(&self, ask: &Ask<'_>, pieces: &UnboundedSender<Piece>) -> Result<Reply, ModelError> {
-        let (mut attempt, mut broken) = (1, 0);
-        loop {
-            let error = match self.ask_once(ask, broken < BROKEN_STREAMS, pieces).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error.scrubbed(|text| self.outward.scrubbed(text)),
-            };
-            if error.is_about_thinking() && self.thinks.swap(false, Ordering::Relaxed) {
-                continue;
-            }
-            broken += u32::from(error.is_broken_stream());
-            let Some(after) = retry::after(&error, attempt).filter(|_| attempt < ATTEMPTS) else { return Err(error) };
-            attempt += 1;
-            let _ = pieces.send(Piece::Retry { attempt, after, why: error.to_string() });
-            tokio::time::sleep(after).await;
-        }
+    /// Asks once.
+    pub async fn ask(&self, ask: &Ask<'_>, tries: &Tries, pieces: &UnboundedSender<Piece>) -> Result<Reply, Failure> {
+        let mut tokens = Tokens::default();
+        let answer = self.ask_once(ask, tries.broken < BROKEN_STREAMS, pieces, &mut tokens).await;
+        answer.map_err(|error| Failure { error: error.scrubbed(|text| self.outward.scrubbed(text)), tokens })
     }
 
+    /// How long to wait before asking again; nothing where that makes no sense.
+    pub fn again(&self, error: &ModelError, tries: &mut Tries) -> Option<Duration> {
+        if error.is_about_thinking() && self.thinks.swap(false, Ordering::Relaxed) {
+            return Some(Duration::ZERO);
+        }
+        tries.failed += 1;
+        tries.broken += u32::from(error.is_broken_stream());
+        retry::after(error, tries.failed).filter(|_| tries.failed < ATTEMPTS)
+    }
+
+    /// `cost` is what it has cost so far, however it ends.
     async fn ask_once(
         &self,
         ask: &Ask<'_>,
         streaming: bool,
         pieces: &UnboundedSender<Piece>,
+        cost: &mut Tokens,
     ) -> Result<Reply, ModelError> {
         let (path, headers, body): (_, &[(&str, &str)], _) = match self.api {
             ModelApi::Messages => {
@@ -179,14 +190,23 @@ impl Model {
         let body = body.to_string().into_bytes();
         let reading = body.len() as u64 / BYTES_PER_TOKEN;
         let patience = if streaming { self.idle } else { self.idle * WHOLE };
-        let answer = self.in_time(patience, self.outward.post(path, headers, body)).await??;
+        // Whoever is to answer as a whole may have written all of it when we give up.
+        let unseen = Tokens { input: reading, output: if streaming { 0 } else { ask.most }, ..Tokens::default() };
+        let answer = self.in_time(patience, self.outward.post(path, headers, body)).await;
+        let answer = answer.inspect_err(|_| *cost = unseen)??;
         if !answer.status().is_success() {
             return Err(self.refusal(answer).await);
         }
         let is_stream = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         let reply = match is_stream.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-            true => self.read_events(answer, pieces).await?,
-            false => self.read_whole(answer, pieces, patience).await?,
+            true => {
+                *cost = Tokens { output: 0, ..unseen };
+                self.read_events(answer, pieces, cost).await?
+            }
+            false => {
+                *cost = Tokens { output: ask.most, ..unseen };
+                self.read_whole(answer, pieces, patience, cost).await?
+            }
         };
         Ok(reply.with_estimate(reading))
     }
@@ -195,12 +215,14 @@ impl Model {
         &self,
         answer: Response<Incoming>,
         pieces: &UnboundedSender<Piece>,
+        cost: &mut Tokens,
     ) -> Result<Reply, ModelError> {
         let mut decoder: Box<dyn Decoder> = match self.api {
             ModelApi::Messages => Box::new(messages::Reading::default()),
             ModelApi::Chat => Box::new(chat::Reading::default()),
         };
         let (mut events, mut body, mut size) = (Events::default(), answer.into_body(), 0);
+        let (reading, mut written) = (cost.input, 0);
         while let Some(frame) = self.in_time(self.idle, body.frame()).await? {
             let frame = frame.map_err(|error| ModelError::Cut(error.to_string()))?;
             let Ok(data) = frame.into_data() else { continue };
@@ -209,7 +231,10 @@ impl Model {
                 return Err(ModelError::Malformed(format!("its answer is longer than {LARGEST} bytes")));
             }
             for event in events.push(&data)? {
-                decoder.event(&event, pieces)?;
+                let understood = decoder.event(&event, pieces);
+                written += 1;
+                *cost = so_far(decoder.tokens(), reading, written);
+                understood?;
             }
         }
         decoder.finish()
@@ -220,8 +245,10 @@ impl Model {
         answer: Response<Incoming>,
         pieces: &UnboundedSender<Piece>,
         patience: Duration,
+        cost: &mut Tokens,
     ) -> Result<Reply, ModelError> {
         let body = self.in_time(patience, collect(answer, LARGEST)).await??;
+        cost.output = cost.output.min(body.len() as u64 / BYTES_PER_TOKEN);
         let value: Value = serde_json::from_slice(&body).map_err(|error| ModelError::Malformed(error.to_string()))?;
         let reply = match self.api {
             ModelApi::Messages => messages::whole(value)?,
@@ -246,6 +273,13 @@ impl Model {
     }
 }
 
+impl Tries {
+    /// The how-manieth attempt the next one is.
+    pub fn next(&self) -> u32 {
+        self.failed + 1
+    }
+}
+
 impl Reply {
     /// Where nobody told what it cost, an estimate: a budget holds also there.
     fn with_estimate(mut self, reading: u64) -> Self {
@@ -262,6 +296,12 @@ impl Reply {
         let texts = self.content.iter().filter(|block| block["type"] == "text");
         texts.filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// What an answer has cost that is not complete: its last word on that is still to come. An event is about one token.
+fn so_far(told: Tokens, reading: u64, written: u64) -> Tokens {
+    let input = if told.read() == 0 { reading } else { told.input };
+    Tokens { input, output: told.output.max(written), ..told }
 }
 
 async fn collect(answer: Response<Incoming>, most: usize) -> Result<Vec<u8>, ModelError> {

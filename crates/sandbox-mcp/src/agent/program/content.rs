@@ -23,6 +23,19 @@ pub(super) fn read(text: &RawValue) -> Result<Value, String> {
     Ok(strict.0)
 }
 
+/// Whether something of this is to stay in the cache for longer than usual. What a tool was called with may say so too,
+/// and then the price is too high rather than too low.
+pub(super) fn stays_long(value: &Value) -> bool {
+    match value {
+        Value::Array(parts) => parts.iter().any(stays_long),
+        Value::Object(fields) => {
+            let time = fields.get("ttl").and_then(Value::as_str);
+            time.is_some_and(|time| time != "5m") || fields.values().any(stays_long)
+        }
+        _ => false,
+    }
+}
+
 impl Content {
     /// Looks through messages; or says what would have to be fetched.
     pub(super) fn look(&mut self, value: &Value) -> Result<(), String> {

@@ -3,7 +3,8 @@
 //!
 //! A request sets aside the most that it can cost before it goes out: what it reads, by its size, and the longest answer
 //! that it asks for. Where that is more than what is left it waits for those under way, or is made shorter, or is refused.
-//! Until the first answer has shown how many tokens a request really has, they go one after the other.
+//! Until the first answer has shown how many tokens a request really has, they go one after the other. An answer that ends
+//! before it has told its cost counts as what was set aside: whoever breaks it off would not pay otherwise.
 
 use std::{
     collections::HashMap,
@@ -14,7 +15,7 @@ use std::{
 use sandbox_egress::{Basis, Follower, Leave, Leaving, NoLeave, Question, Spent};
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
-use super::question::{self, Asks, Wanted};
+use super::question::{self, Asks, Keeping, Wanted};
 use crate::{
     agent::{Bill, Budget, Tokens, dollars, model::Length},
     config::{ModelApi, ModelSetting, Price},
@@ -70,6 +71,8 @@ struct UnderWay {
     /// Nothing if it costs nothing.
     reserved: Option<Reserved>,
     status: Option<u16>,
+    /// What an answer told that ended before its cost was whole.
+    begun: Option<Spent>,
     /// Whether what it cost is known, or that it cost nothing.
     settled: bool,
 }
@@ -81,6 +84,7 @@ struct Reserved {
     price: Option<Price>,
     bytes: u64,
     tokens: Tokens,
+    keeping: Keeping,
 }
 
 /// Whether a request may go out.
@@ -106,13 +110,9 @@ impl Purse {
     pub(super) fn close(&self) -> Bill {
         let mut state = self.state();
         state.closed = true;
-        let unsettled = |request: &mut UnderWay| match std::mem::replace(&mut request.settled, true) {
-            false => request.reserved.take(),
-            true => None,
-        };
-        let open: Vec<Reserved> = state.under_way.values_mut().filter_map(unsettled).collect();
-        for reserved in open {
-            self.count(&mut state, &reserved.unsaid(reserved.tokens.output), Some(&reserved.model));
+        let open: Vec<_> = state.under_way.values_mut().filter_map(UnderWay::settle).collect();
+        for (reserved, most) in open {
+            self.count(&mut state, &most, Some(&reserved));
         }
         self.changed.notify_waiters();
         state.bill.clone()
@@ -180,12 +180,14 @@ impl Purse {
             return Fits::Later;
         }
         let (model, price) = self.priced([wanted.model.as_deref(), None]);
+        let (keeping, price) = (wanted.keeping, price.map(|price| wanted.keeping.price(price)));
         let reading = wanted.reading(state.ratio.unwrap_or(RATIO), self.model.context);
         let held = |other: &&Reserved| other.tokens.all();
         let left =
             self.budget.tokens.saturating_sub(state.bill.tokens.all()).saturating_sub(others.iter().map(held).sum());
         let mut room = left.saturating_sub(reading);
-        let mut reserved = Reserved { model, price, bytes: wanted.bytes_of_text(), tokens: reads(price, reading) };
+        let mut reserved =
+            Reserved { model, price, bytes: wanted.bytes_of_text(), tokens: reads(price, reading), keeping };
         if let Some(price) = price.filter(|price| price.output > 0.0) {
             let left = self.budget.usd
                 - state.bill.usd.unwrap_or_default()
@@ -236,15 +238,16 @@ impl Purse {
         let _ = self.told.send(Told::Failed { why, times: state.failures });
     }
 
-    fn count(&self, state: &mut State, spent: &Spent, asked: Option<&str>) {
+    fn count(&self, state: &mut State, spent: &Spent, asked: Option<&Reserved>) {
         let tokens = Tokens {
             input: spent.input,
             output: spent.output,
             cache_read: spent.cache_read,
             cache_written: spent.cache_written,
         };
-        let (model, price) = self.priced([spent.model.as_deref(), asked]);
-        state.bill.add(&model, tokens, price);
+        let (model, price) = self.priced([spent.model.as_deref(), asked.map(|asked| asked.model.as_str())]);
+        let keeping = asked.map(|asked| asked.keeping).unwrap_or_default();
+        state.bill.add(&model, tokens, price.map(|price| keeping.price(price)));
         let _ = self.told.send(Told::Spent { spent: spent.clone(), model, tokens });
         if let Some(why) = state.bill.exhausted(&self.budget) {
             let _ = self.told.send(Told::Empty(why));
@@ -257,12 +260,36 @@ impl Reserved {
         self.price.map(|price| self.tokens.usd(&price)).unwrap_or_default()
     }
 
-    /// What is counted where nobody tells what a request cost.
-    fn unsaid(&self, output: u64) -> Spent {
-        let Tokens { input, cache_read, cache_written, .. } = self.tokens;
+    /// What is counted where nobody has told what a request cost, or not all of it.
+    fn most(&self, begun: Option<Spent>) -> Spent {
+        let Tokens { input, output, cache_read, cache_written } = self.tokens;
         let (service, model) = ("model".to_owned(), Some(self.model.clone()));
-        Spent { service, model, input, output, cache_read, cache_written, basis: Basis::Estimated }
+        let unsaid = Spent { service, model, input, output, cache_read, cache_written, basis: Basis::Estimated };
+        match begun {
+            // An estimate knows of no cache: what was read was told.
+            Some(begun) if begun.cache_read > 0 || begun.cache_written > 0 || read(&begun) > read(&unsaid) => {
+                Spent { output: begun.output.max(output), ..begun }
+            }
+            begun => Spent { output: begun.map_or(0, |begun| begun.output).max(output), ..unsaid },
+        }
     }
+}
+
+impl UnderWay {
+    /// The most that it can have cost, unless that is settled already.
+    fn settle(&mut self) -> Option<(Reserved, Spent)> {
+        if std::mem::replace(&mut self.settled, true) {
+            return None;
+        }
+        let reserved = self.reserved.take()?;
+        let most = reserved.most(self.begun.take());
+        Some((reserved, most))
+    }
+}
+
+/// All that the model read.
+fn read(spent: &Spent) -> u64 {
+    spent.input.saturating_add(spent.cache_read).saturating_add(spent.cache_written)
 }
 
 /// So many tokens, at the highest price for reading.
@@ -311,22 +338,26 @@ impl Follower for Purse {
 
     fn spent(&self, number: u64, spent: &Spent) {
         let mut state = self.state();
-        let read = spent.input.saturating_add(spent.cache_read).saturating_add(spent.cache_written);
-        let (mut bytes, mut asked, closed) = (0, None, state.closed);
+        let (mut asked, closed) = (None, state.closed);
         if let Some(request) = state.under_way.get_mut(&number) {
             // What came after the task's end was counted there.
-            if std::mem::replace(&mut request.settled, true) && closed {
+            if request.settled && closed {
                 return;
             }
-            if let Some(reserved) = &request.reserved {
-                (bytes, asked) = (reserved.bytes, Some(reserved.model.clone()));
+            // Breaking off is no way not to pay.
+            if spent.basis == Basis::Estimated && request.reserved.is_some() {
+                request.begun = Some(spent.clone());
+                return;
             }
+            request.settled = true;
+            asked = request.reserved.clone();
         }
+        let bytes = asked.as_ref().map_or(0, |asked| asked.bytes);
         if bytes > 0 && spent.basis == Basis::Told {
-            let ratio = (read as f64 / bytes as f64).clamp(*RATIOS.start(), *RATIOS.end());
+            let ratio = (read(spent) as f64 / bytes as f64).clamp(*RATIOS.start(), *RATIOS.end());
             state.ratio = Some(state.ratio.unwrap_or_default().max(ratio));
         }
-        self.count(&mut state, spent, asked.as_deref());
+        self.count(&mut state, spent, asked.as_ref());
     }
 
     fn failed(&self, number: u64, why: &str) {
@@ -339,15 +370,11 @@ impl Follower for Purse {
 
     fn over(&self, number: u64) {
         let mut state = self.state();
-        let Some(UnderWay { reserved, status, settled }) = state.under_way.remove(&number) else { return };
-        if let Some(reserved) = reserved.filter(|_| !settled) {
-            match status {
-                // It was answered, and nobody knows what that cost.
-                Some(200..300) => self.count(&mut state, &reserved.unsaid(reserved.tokens.output), None),
-                // Who goes before the answer is there has made somebody read at least.
-                None => self.count(&mut state, &reserved.unsaid(0), None),
-                Some(_) => {}
-            }
+        let Some(mut request) = state.under_way.remove(&number) else { return };
+        // Whoever goes before there is an answer may have had one written all the same; an error costs nothing.
+        let may_cost = matches!(request.status, None | Some(200..300));
+        if let Some((reserved, most)) = request.settle().filter(|_| may_cost) {
+            self.count(&mut state, &most, Some(&reserved));
         }
         if state.under_way.is_empty() {
             state.waiting = None;

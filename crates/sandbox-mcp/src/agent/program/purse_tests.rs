@@ -113,6 +113,74 @@ fn whoever_is_not_told_the_price_of_an_answer_counts_the_most_that_it_can_be() {
     assert_eq!(purse.state().bill, Bill::default());
 }
 
+/// An answer of which only the beginning came.
+fn broken_off(cache_read: u64) -> Spent {
+    Spent { input: 1_000, output: 3, cache_read, basis: Basis::Estimated, ..answer(0, MODEL) }
+}
+
+#[test]
+fn whoever_breaks_an_answer_off_before_its_price_is_told_pays_for_all_of_it() {
+    let (purse, mut told) = purse(BUDGET);
+    let mut asked = 0;
+    while let Ok(leave) = ask(&purse, &body(16_000)).unwrap() {
+        purse.answered(leave.number, 200);
+        purse.spent(leave.number, &broken_off(0));
+        purse.over(leave.number);
+        asked += 1;
+    }
+    let bill = purse.close();
+    // $0.32 for each, and what was left for the last.
+    assert!(asked <= 4 && (0.9..=1.01).contains(&bill.usd.unwrap()), "{asked} {bill:?}");
+    assert!(matches!(told.try_recv().unwrap(), Told::Spent { spent, .. } if spent.output == 16_000));
+}
+
+#[test]
+fn a_stream_of_chat_completions_that_leaves_its_usage_out_costs_the_longest_answer() {
+    let (purse, _told) = purse(BUDGET);
+    let text = body(10_000).replace("\"messages\"", "\"stream\":true,\"messages\"");
+    let question = Question { method: "POST", path: "/v1/chat/completions", body: text.as_bytes() };
+    let leave = purse.ask(question).now_or_never().unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.spent(leave.number, &broken_off(0));
+    purse.over(leave.number);
+    assert!(purse.close().usd.unwrap() >= 0.2);
+}
+
+#[test]
+fn whoever_goes_before_there_is_an_answer_pays_for_the_longest() {
+    let (purse, _told) = purse(BUDGET);
+    let leave = ask(&purse, &body(10_000)).unwrap().unwrap();
+    purse.over(leave.number);
+    assert!(purse.close().usd.unwrap() >= 0.2);
+}
+
+#[test]
+fn an_answer_that_its_server_broke_off_costs_what_came_of_it_and_what_was_read_stays_known() {
+    let (purse, _told) = purse(BUDGET);
+    let leave = ask(&purse, &body(40_000)).unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.spent(leave.number, &Spent { basis: Basis::Failed, ..broken_off(0) });
+    purse.over(leave.number);
+    assert!(purse.state().bill.usd.unwrap() < 0.01);
+    let large = format!(r#"{{"model":"{MODEL}","max_tokens":9,"messages":["{}"]}}"#, "x".repeat(90_000));
+    let leave = ask(&purse, &large).unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.spent(leave.number, &broken_off(20_000));
+    purse.over(leave.number);
+    assert!(purse.close().usd.unwrap() < 0.03, "from the cache, and not at the price of 45,000 tokens that are new");
+}
+
+#[test]
+fn what_is_kept_for_an_hour_costs_twice_what_is_read() {
+    let (purse, _told) = purse(BUDGET);
+    let system = r#""system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","ttl":"1h"}}],"messages""#;
+    let leave = ask(&purse, &body(10).replace("\"messages\"", system)).unwrap().unwrap();
+    purse.answered(leave.number, 200);
+    purse.spent(leave.number, &Spent { cache_written: 100_000, ..answer(0, MODEL) });
+    purse.over(leave.number);
+    assert!((purse.close().usd.unwrap() - 0.8).abs() < 1e-9);
+}
+
 #[tokio::test]
 async fn who_waits_goes_on_when_others_are_done() {
     let (purse, _told) = purse(BUDGET);

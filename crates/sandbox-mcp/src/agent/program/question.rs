@@ -9,6 +9,7 @@ use serde::{Deserialize, de};
 use serde_json::{Value, value::RawValue};
 
 use super::content::{self, Content};
+use crate::config::Price;
 
 /// Tools of the Messages API that whoever asks runs; of their names only the beginning counts, a date follows.
 const MESSAGES_TOOLS: [&str; 5] = ["bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_"];
@@ -40,12 +41,34 @@ pub(super) struct Wanted<'a> {
     pub least: u64,
     /// Bytes that the model reads as text.
     pub bytes: u64,
+    /// How long its cache is to keep something.
+    pub keeping: Keeping,
     /// What it reads besides.
     content: Content,
     /// Answers to the same question.
     copies: u64,
     api: Api,
     fields: Vec<(String, &'a RawValue)>,
+}
+
+/// How long what is put into the cache stays there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Keeping {
+    #[default]
+    Usual,
+    /// An hour. Which of the answer's tokens that are is not read, so all of them count so.
+    Long,
+}
+
+impl Keeping {
+    /// What that makes of a price: an hour costs twice what reading does.
+    pub(super) fn price(self, price: Price) -> Price {
+        let write = price.cache_write.unwrap_or(price.input);
+        match self {
+            Self::Usual => price,
+            Self::Long => Price { cache_write: Some(write.max(2.0 * price.input)), ..price },
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +103,8 @@ pub(super) fn read<'a>(question: Question<'a>) -> Result<Asks<'a>, String> {
 impl<'a> Wanted<'a> {
     fn new(api: Api, fields: Vec<(String, &'a RawValue)>, bytes: u64) -> Result<Self, String> {
         let content = Content::default();
-        let mut wanted = Self { model: None, most: None, least: 1, bytes, content, copies: 1, api, fields };
+        let keeping = Keeping::Usual;
+        let mut wanted = Self { model: None, most: None, least: 1, bytes, keeping, content, copies: 1, api, fields };
         wanted.stays_here().and_then(|()| wanted.look_at_content()).map_err(|why| {
             format!(
                 "{why}: that would be done by the model's server, outside of the sandbox and of the budget, and a model that \
@@ -174,13 +198,21 @@ impl<'a> Wanted<'a> {
     }
 
     fn look_at_content(&mut self) -> Result<(), String> {
-        for (_, value) in self.fields.iter().filter(|(name, _)| ["messages", "system"].contains(&name.as_str())) {
-            self.content.look(&content::read(value)?)?;
+        for (name, value) in self.fields.iter().filter(|(name, _)| READ.contains(&name.as_str())) {
+            let value = content::read(value)?;
+            if ["messages", "system"].contains(&name.as_str()) {
+                self.content.look(&value)?;
+            }
+            if content::stays_long(&value) {
+                self.keeping = Keeping::Long;
+            }
         }
         Ok(())
     }
 }
 
+/// What the model reads, and what says of it how long it is kept.
+const READ: [&str; 4] = ["messages", "system", "tools", "cache_control"];
 /// By which names an answer's length is told.
 const LENGTHS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
@@ -314,6 +346,23 @@ mod tests {
         let of = |kind: &str| format!(r#"{{"type":"{kind}","source":{{"type":"base64","data":"{data}"}}}}"#);
         assert!((5_000..6_000).contains(&reading(&of("image"))), "whatever its bytes are");
         assert!(reading(&of("document")) >= 200_000);
+    }
+
+    #[test]
+    fn a_question_that_is_kept_for_an_hour_has_the_price_of_that() {
+        let keeping = |body: &str| wanted("/v1/messages", body).keeping;
+        for body in [
+            r#"{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","ttl":"1h"}}]}"#,
+            r#"{"messages":[{"content":[{"type":"text","text":"m","cache_control":{"ttl":"\u0031h"}}]}]}"#,
+            r#"{"tools":[{"name":"t","cache_control":{"type":"ephemeral","ttl":"24h"}}]}"#,
+            r#"{"cache_control":{"type":"ephemeral","ttl":"1h"}}"#,
+        ] {
+            assert_eq!(keeping(body), Keeping::Long, "{body}");
+        }
+        let usual = r#"{"system":[{"cache_control":{"ttl":"5m"}}],"messages":[{"content":"\"ttl\":\"1h\""}]}"#;
+        assert_eq!(keeping(usual), Keeping::Usual);
+        let price = Price { input: 4.0, output: 20.0, cache_read: Some(0.2), cache_write: Some(5.0) };
+        assert_eq!((Keeping::Usual.price(price), Keeping::Long.price(price).cache_write), (price, Some(8.0)));
     }
 
     proptest! {
