@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::{finished, server},
-    harness::{Client, mark, processes_with},
+    harness::{Client, Era, mark, processes_with, start_with_a_user},
     model::{Asked, KEY, Say, Server, call, text},
     person::Person,
 };
@@ -332,6 +332,43 @@ async fn a_follow_up_goes_on_with_the_same_conversation() {
         let last = model.requests().last().unwrap().body["messages"].to_string();
         assert!(last.contains("4711") && last.contains("Answer 0.") && last.contains("Which number"), "{last}");
     }
+}
+
+#[tokio::test]
+async fn a_question_of_claude_code_reaches_the_person() {
+    let Some(folder) = programs() else { return };
+    let form = json!({"questions": [{"question": "Which year?", "header": "Year", "multiSelect": false,
+        "options": [{"label": "2025", "description": "closed"}, {"label": "2026", "description": "open"}]}]});
+    let ask = vec![call("toolu_q", "AskUserQuestion", form)];
+    let model = Server::start(move |asked| match asked.step {
+        0 => Say::Turn(ask.clone()),
+        _ => Say::Turn(vec![text("Thank you.")]),
+    });
+    let model = model.await;
+    let settings = model.settings();
+    let mut all: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let heard = || model.requests().last().unwrap().body["messages"].to_string();
+    let client = start_with_a_user(Era::Legacy, &all).await;
+    std::os::unix::fs::symlink(&folder, client.state().join("agents")).unwrap();
+    let answer = json!({"action": "accept", "content": {"answer": "2026"}});
+    let (done, question) = client.call_answering("execute_task", task("claude-code", "x"), answer).await;
+    let message = question.unwrap()["params"]["message"].to_string();
+    assert!(message.contains("“Which year? (2025: closed; 2026: open)”"), "{message}");
+    assert!(
+        done.value["status"] == "completed" && heard().contains(r#"\"Which year?\"=\"2026\""#),
+        "{done:?}: {}",
+        heard()
+    );
+    // Nobody answers.
+    all.push(("SANDBOX_MCP_ANSWER_SECONDS", "1"));
+    let silent = start_with_a_user(Era::Legacy, &all).await;
+    std::os::unix::fs::symlink(&folder, silent.state().join("agents")).unwrap();
+    assert_eq!(finished(&silent, task("claude-code", "x")).await["status"], "completed");
+    assert!(heard().contains("nobody answered: decide yourself"), "{}", heard());
+    // Nobody is there: it has no such tool.
+    let alone = with_programs(&folder, &model, &[]).await;
+    assert_eq!(finished(&alone, task("claude-code", "x")).await["status"], "completed");
+    assert!(!model.requests().last().unwrap().body["tools"].to_string().contains("AskUserQuestion"));
 }
 
 #[tokio::test]

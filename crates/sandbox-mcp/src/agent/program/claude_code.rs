@@ -10,14 +10,25 @@ use serde_json::{Value, json};
 
 use super::{
     chance,
-    dialect::{Dialect, Invocation, Resume, Said, Start, call, result, short, text_of},
+    dialect::{Asked, Dialect, Invocation, Resume, Said, Start, call, result, short, text_of},
     home::{HomeFile, When},
     lending::PLACEHOLDER,
 };
-use crate::agent::{Note, WorkError, words};
+use crate::{
+    agent::{Note, WorkError, words},
+    sandboxes::access::Inquiry,
+};
 
 /// Tools that reach for the network past the sandbox's own programs, or that wait for a later that never comes.
-const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree";
+const WITHOUT: &str = "WebFetch WebSearch CronCreate CronDelete CronList ScheduleWakeup EnterWorktree ExitWorktree \
+EnterPlanMode ExitPlanMode";
+
+/// The tool that asks a person.
+const QUESTIONS: &str = "AskUserQuestion";
+/// So many of its questions are put at once.
+const AT_ONCE: usize = 4;
+/// What it does where nobody answers.
+const DECIDES: &str = "decide yourself";
 
 /// Calls whose time is taken at once.
 const CALLS: usize = 1000;
@@ -60,6 +71,9 @@ impl Dialect for ClaudeCode {
         };
         let session = Some(conversation[1].to_owned());
         let mut argv: Vec<&str> = words.into_iter().chain(conversation).collect();
+        if start.asks {
+            argv.extend(["--permission-prompt-tool", "stdio"]);
+        }
         if !start.trusts_workspace {
             argv.extend(["--setting-sources", "", "--strict-mcp-config"]);
         }
@@ -110,12 +124,25 @@ impl Dialect for ClaudeCode {
             "stream_event" => self.piece(line),
             "assistant" => self.assistant(line),
             "user" => self.results(line),
+            "control_request" => vec![request(line)],
             "result" => {
                 self.last = Some(line.clone());
                 vec![Said::Turn]
             }
             _ => Vec::new(),
         }
+    }
+
+    fn answer(&self, asked: &Asked, answers: &[Option<String>]) -> Vec<u8> {
+        let questions = asked.form["questions"].as_array().into_iter().flatten();
+        let texts = questions.map(|question| question["question"].as_str().unwrap_or_default().to_owned());
+        let answers = answers.iter().map(|answer| match answer {
+            Some(answer) => answer.clone(),
+            None => format!("(nobody answered: {DECIDES})"),
+        });
+        let mut form = asked.form.clone();
+        form["answers"] = texts.zip(answers).map(|(text, answer)| (text, json!(answer))).collect::<Value>();
+        allow(&asked.id, &form)
     }
 
     /// What failed at the model comes as `success` too, with `is_error`; so that alone counts.
@@ -152,6 +179,48 @@ fn first_start() -> Result<Value, WorkError> {
         "machineID": chance::hex::<32>()?,
         "pluginUsage": plugins,
     }))
+}
+
+/// It asks whoever started it.
+fn request(line: &Value) -> Said {
+    let (id, request) = (short(line["request_id"].as_str().unwrap_or_default(), 100), &line["request"]);
+    let form = &request["input"];
+    if request["subtype"] != "can_use_tool" {
+        return Said::Hears(control(json!({ "subtype": "error", "request_id": id, "error": "not known here" })));
+    }
+    // Its steps are approved, all of them.
+    if request["tool_name"] != QUESTIONS || !form["questions"].is_array() {
+        return Said::Hears(allow(&id, form));
+    }
+    let inquiries = form["questions"].as_array().into_iter().flatten().take(AT_ONCE).map(inquiry).collect();
+    Said::Asks(Asked { id, form: form.clone(), inquiries })
+}
+
+fn inquiry(question: &Value) -> Inquiry {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let options = || question["options"].as_array().into_iter().flatten();
+    let explained = options().filter(|option| option["description"].as_str().is_some_and(|text| !text.is_empty()));
+    let explained: Vec<_> =
+        explained.map(|option| format!("{}: {}", text(&option["label"]), text(&option["description"]))).collect();
+    let mut asked = text(&question["question"]);
+    let labels: Vec<_> = options().map(|option| text(&option["label"])).collect();
+    let several = question["multiSelect"] == true;
+    if several {
+        asked.push_str(&format!(" Several of: {}.", labels.join(", ")));
+    }
+    if !explained.is_empty() {
+        asked.push_str(&format!(" ({})", explained.join("; ")));
+    }
+    Inquiry { question: asked, choices: if several { Vec::new() } else { labels }, default: DECIDES.to_owned() }
+}
+
+fn allow(id: &str, input: &Value) -> Vec<u8> {
+    let response = json!({ "behavior": "allow", "updatedInput": input });
+    control(json!({ "subtype": "success", "request_id": id, "response": response }))
+}
+
+fn control(response: Value) -> Vec<u8> {
+    format!("{}\n", json!({ "type": "control_response", "response": response })).into_bytes()
 }
 
 impl ClaudeCode {

@@ -10,6 +10,7 @@ use super::home::HomeFile;
 use crate::{
     agent::{Note, WorkError, words},
     config::ModelApi,
+    sandboxes::access::Inquiry,
 };
 
 /// So much of a tool's input or result is shown.
@@ -35,6 +36,8 @@ pub(super) struct Start<'a> {
     pub session: &'a str,
     /// Whether hooks, plugins and servers that lie in the workspace may run.
     pub trusts_workspace: bool,
+    /// Whether a person may be asked something.
+    pub asks: bool,
     /// What it is told beside the task.
     pub prompt: &'a str,
     /// The file that holds the same, inside.
@@ -72,8 +75,23 @@ pub(super) enum Said {
     Began(String),
     /// A tool has ended.
     Ended(String),
+    /// It asks the person, and waits for the answers.
+    Asks(Asked),
+    /// It waits to hear this.
+    Hears(Vec<u8>),
     /// It has answered what it was told last.
     Turn,
+}
+
+/// What a program asks at once.
+#[derive(Debug, PartialEq)]
+pub(super) struct Asked {
+    /// What it calls that.
+    pub id: String,
+    /// In its form.
+    pub form: Value,
+    /// In ours.
+    pub inquiries: Vec<Inquiry>,
 }
 
 /// One program's way of speaking.
@@ -94,6 +112,11 @@ pub(super) trait Dialect: Send + Sync {
 
     /// Whether it can be told something while it works.
     fn listens(&self) -> bool;
+
+    /// What it reads to hear the answers, in the order of the questions; nothing for one that nobody answered.
+    fn answer(&self, _: &Asked, _: &[Option<String>]) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// Understands one line.
     fn line(&mut self, line: &Value) -> Vec<Said>;

@@ -25,7 +25,7 @@ pub(super) enum When {
 impl HomeFile {
     /// What the program is told beside the task.
     pub(super) fn prompt() -> Self {
-        Self { path: prompt::FILE, content: prompt::PROMPT.as_bytes().to_vec(), when: When::Always }
+        Self { path: prompt::FILE, content: prompt::prompt(prompt::ALONE).into_bytes(), when: When::Always }
     }
 }
 

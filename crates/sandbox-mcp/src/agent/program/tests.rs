@@ -28,6 +28,10 @@ fn shown(said: &[Said]) -> Vec<String> {
         Said::Note(other) => format!("{other:?}"),
         Said::Began(id) => format!("began {id}"),
         Said::Ended(id) => format!("ended {id}"),
+        Said::Asks(asked) => {
+            format!("asks {}", asked.inquiries.iter().map(|one| one.question.as_str()).collect::<String>())
+        }
+        Said::Hears(answer) => format!("hears {}", String::from_utf8_lossy(answer).trim()),
         Said::Turn => "turn".to_owned(),
     };
     said.iter().map(word).collect()
@@ -44,6 +48,7 @@ fn start(trusts_workspace: bool, resume: &Resume) -> Start<'_> {
         resume,
         session: "s-1",
         trusts_workspace,
+        asks: false,
         prompt: "Be brief.",
         prompt_file: "/home/sandbox/p.md",
     }
@@ -70,6 +75,30 @@ fn claude_code_is_followed_from_beginning_to_end() {
     assert_eq!(shown(&said), expected);
     assert_eq!(dialect.outcome(Exit::Code(0)), Ok("Allisdone.".to_owned()));
     assert!(!dialect.has_forgotten());
+}
+
+#[test]
+fn claude_code_asks_a_person_and_is_given_everything_else() {
+    let mut dialect = ClaudeCode::default();
+    let question = r#"{"type":"control_request","request_id":"r-1","request":{"subtype":"can_use_tool","tool_name":"AskUserQuestion",
+        "input":{"questions":[
+            {"question":"Which year?","header":"Year","multiSelect":false,"options":[{"label":"2025","description":"closed"},{"label":"2026"}]},
+            {"question":"Which charts?","header":"Charts","multiSelect":true,"options":[{"label":"bars"},{"label":"lines"}]}]}}}"#;
+    let said = dialect.line(&serde_json::from_str(question).unwrap()).pop().unwrap();
+    let Said::Asks(asked) = said else { panic!("{said:?}") };
+    let texts: Vec<_> = asked.inquiries.iter().map(|one| (one.question.as_str(), one.choices.len())).collect();
+    assert_eq!(texts, [("Which year? (2025: closed)", 2), ("Which charts? Several of: bars, lines.", 0)]);
+    let answer: Value = serde_json::from_slice(&dialect.answer(&asked, &[Some("2026".into()), None])).unwrap();
+    let (id, given) = (&answer["response"]["request_id"], &answer["response"]["response"]["updatedInput"]["answers"]);
+    assert_eq!((id.as_str(), given["Which year?"].as_str()), (Some("r-1"), Some("2026")));
+    assert!(given["Which charts?"].as_str().unwrap().contains("nobody answered"), "{given}");
+    let mut hears = |line: &str| shown(&dialect.line(&serde_json::from_str(line).unwrap())).concat();
+    let step = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"}}}"#;
+    let heard = hears(step);
+    assert!(heard.contains(r#""behavior":"allow""#) && heard.contains(r#"{"command":"ls"}"#), "{heard}");
+    assert!(
+        hears(r#"{"type":"control_request","request":{"subtype":"hook_callback"}}"#).contains(r#""subtype":"error""#)
+    );
 }
 
 #[test]

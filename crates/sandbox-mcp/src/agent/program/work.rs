@@ -1,7 +1,9 @@
 //! One task of a program: it is started, followed line by line, watched, and ended.
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
+    future::Future,
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,7 +14,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::{
     Program, chance,
-    dialect::{Dialect, Resume, Said, Start, short},
+    dialect::{Asked, Dialect, Resume, Said, Start, short},
     home, leftover,
     lending::{self, LentModel},
     placing, prompt,
@@ -29,6 +31,8 @@ const LONGEST_LINE: usize = 2 << 20;
 const LONGEST_ANSWER: usize = 100_000;
 /// Tools that it may run at once, as far as we count.
 const TOOLS: usize = 1000;
+/// It may ask so many times before the first is answered.
+const QUESTIONS: usize = 8;
 /// Of what it writes to standard error, so much is kept.
 const LAST_WORDS: usize = 2000;
 /// How often it is looked at.
@@ -99,6 +103,25 @@ async fn check_workspace(program: &Program, worker: &Worker<'_>) -> Result<(), W
     Ok(())
 }
 
+/// Questions that a person sees, one after the other.
+type Asking<'a> = Pin<Box<dyn Future<Output = (Asked, Vec<Option<String>>)> + Send + 'a>>;
+
+async fn ask(worker: &Worker<'_>, asked: Asked) -> (Asked, Vec<Option<String>>) {
+    let mut answers = Vec::new();
+    for inquiry in &asked.inquiries {
+        answers.push(worker.ask(inquiry).await.ok());
+    }
+    (asked, answers)
+}
+
+/// For ever, where nothing is asked.
+async fn answered(asking: &mut Option<Asking<'_>>) -> (Asked, Vec<Option<String>>) {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// One process.
 struct Run<'a, 'w> {
     worker: &'a Worker<'w>,
@@ -109,6 +132,8 @@ struct Run<'a, 'w> {
     session: Option<String>,
     /// Tools that have begun and not ended.
     tools: HashSet<String>,
+    /// What it asks the person.
+    questions: VecDeque<Asked>,
     line: Vec<u8>,
     last_words: String,
     /// When it last said something.
@@ -132,6 +157,7 @@ impl<'a, 'w> Run<'a, 'w> {
             dialect: program.dialect(),
             session: None,
             tools: HashSet::new(),
+            questions: VecDeque::new(),
             line: Vec::new(),
             last_words: String::new(),
             heard: Instant::now(),
@@ -152,7 +178,13 @@ impl<'a, 'w> Run<'a, 'w> {
         command.input(&self.dialect.message(text), end).await?;
         let mailbox = self.worker.mailbox().clone();
         let mut look = tokio::time::interval(LOOK);
+        let mut asking: Option<Asking<'_>> = None;
         loop {
+            if asking.is_none()
+                && let Some(asked) = self.questions.pop_front()
+            {
+                asking = Some(Box::pin(ask(self.worker, asked)));
+            }
             let listens = self.dialect.listens() && self.leaving.is_none();
             tokio::select! {
                 progress = command.next() => match progress? {
@@ -165,6 +197,12 @@ impl<'a, 'w> Run<'a, 'w> {
                     }
                 },
                 Some(told) = self.told.recv() => self.count(told).await?,
+                (asked, answers) = answered(&mut asking) => {
+                    asking = None;
+                    self.heard = Instant::now();
+                    // It may have ended meanwhile, which is heard of.
+                    let _ = command.input(&self.dialect.answer(&asked, &answers), InputEnd::Keep).await;
+                }
                 () = mailbox.interrupted() => return self.interrupt(command).await,
                 () = mailbox.message(), if listens => {
                     for message in mailbox.take() {
@@ -184,6 +222,7 @@ impl<'a, 'w> Run<'a, 'w> {
         resume: &Resume,
     ) -> Result<Command<'a>, WorkError> {
         let (settings, address, session) = (self.worker.settings(), lent.address(), chance::uuid()?);
+        let asks = self.worker.can_ask();
         let invocation = self.dialect.invocation(&Start {
             program: path,
             address: &address,
@@ -194,7 +233,8 @@ impl<'a, 'w> Run<'a, 'w> {
             resume,
             session: &session,
             trusts_workspace: settings.trust_workspace,
-            prompt: prompt::PROMPT,
+            asks,
+            prompt: &prompt::prompt(if asks { prompt::ASKING } else { prompt::ALONE }),
             prompt_file: prompt::FILE,
         });
         self.remember(invocation.session.as_deref());
@@ -252,6 +292,10 @@ impl<'a, 'w> Run<'a, 'w> {
             Said::Began(_) if self.tools.len() >= TOOLS => {}
             Said::Began(id) => drop(self.tools.insert(short(&id, 100))),
             Said::Ended(id) => drop(self.tools.remove(&short(&id, 100))),
+            Said::Asks(asked) if self.questions.len() < QUESTIONS => self.questions.push_back(asked),
+            // It goes on without.
+            Said::Asks(asked) => drop(command.input(&self.dialect.answer(&asked, &[]), InputEnd::Keep).await),
+            Said::Hears(answer) => drop(command.input(&answer, InputEnd::Keep).await),
             Said::Turn => {
                 let more = self.worker.mailbox().take();
                 for message in &more {

@@ -3,15 +3,23 @@
 use sandbox_core::Denial;
 
 use super::{Note, WorkError, Worker};
-use crate::sandboxes::{
-    OpenPort,
-    access::{AccessRequest, Given, Inquiry, Refused, shown},
+use crate::{
+    config::Ask,
+    sandboxes::{
+        OpenPort,
+        access::{AccessRequest, Given, Inquiry, Refused, shown},
+    },
 };
 
 /// How much of a question or answer is written down.
 const SHOWN: (usize, usize) = (1000, 200);
 
 impl Worker<'_> {
+    /// Whether anybody may be asked and could answer.
+    pub fn can_ask(&self) -> bool {
+        self.person.is_there() && self.settings().ask != Ask::Never
+    }
+
     /// Asks the person something; or why nobody answered. Nobody is waited for for ever: without an answer the default holds.
     pub async fn ask(&self, inquiry: &Inquiry) -> Result<String, String> {
         let (question, default) = (shown(&inquiry.question, SHOWN), shown(&inquiry.default, SHOWN));
