@@ -2,7 +2,8 @@
 //! long as its sandbox does.
 
 use std::{
-    fs, io,
+    fs::{self, File, TryLockError},
+    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -96,6 +97,14 @@ pub fn sweep(state: &Path) {
     }
 }
 
+/// Whoever holds this is the only one to work on a task in this sandbox, among all programs of this state folder.
+pub fn claim(state: &Path, session: &SessionId) -> Result<File, TryLockError> {
+    let above = folder(state).join(session.as_str());
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&above);
+    let claim = made.and_then(|()| File::create(above.join(CLAIM))).map_err(TryLockError::Error)?;
+    claim.try_lock().map(|()| claim)
+}
+
 /// Notes which task is a sandbox's last one.
 pub fn note_task(state: &Path, session: &SessionId, task: &TaskId) {
     let above = folder(state).join(session.as_str());
@@ -111,6 +120,7 @@ pub fn last_task(state: &Path, session: &SessionId) -> Option<TaskId> {
 }
 
 const LAST: &str = "last-task";
+const CLAIM: &str = "claim";
 
 fn folder(state: &Path) -> PathBuf {
     state.join("conversations")

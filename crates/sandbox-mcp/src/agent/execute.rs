@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{File, TryLockError},
     io::Read,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -14,15 +15,15 @@ use tokio::sync::mpsc;
 use super::{
     Assignment, Budget, Chosen, Content, Conversation, Finished, Note, TaskError, TaskFile, TaskId, TaskPlace,
     TaskRequest, TaskResult, TaskStatus, Trail, WorkError, Worker, choose, conversation, dollars,
-    receipt::{Beginning, Ending, Writing, goes_on, stop_asked},
+    receipt::{Beginning, Ending, Writing, goes_on, stop_asked, stopped},
     task::MAX_TASK,
     worker::Equipment,
 };
 use crate::{
     config::Settings,
     sandboxes::{
-        Allowed, FileWriter, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What, access::Person,
-        patience,
+        Allowed, Changes, FileWriter, NewSandbox, Sandboxes, SandboxesError, Session, State, TaskRecord, What,
+        access::Person, patience,
     },
 };
 
@@ -45,25 +46,31 @@ pub async fn execute(
     check(&request.task)?;
     let settings = sandboxes.settings();
     let chosen = choose(settings, request.agent.as_deref())?;
-    if let TaskPlace::Existing { session_id, .. } = &request.place {
-        alone(settings, session_id)?;
-    }
     let (budget, lowered) = budget(settings, &request)?;
     let task_id = TaskId::random().map_err(|error| TaskError::NoName(error.to_string()))?;
     let session = place(sandboxes, caller, &request.place, chosen.agent.tools()).await?;
+    // An agent that waits for its model or for a person asks nothing of its sandbox for a long time.
+    let _in_use = session.keep_in_use();
     let trail = Trail::new(notes.cloned());
-    let (agent, why) = (chosen.agent.name().to_owned(), chosen.why.clone());
-    trail.note(Note::Task { task_id: task_id.clone(), agent, why }).await;
-    trail.note(Note::Sandbox { session_id: session.id().clone() }).await;
     let files: Vec<String> = request.files.iter().map(|file| file.path.clone()).collect();
-    if let Err(error) = upload(&session, request.files).await {
-        // Nobody learns the name of a sandbox whose task never began.
-        if matches!(request.place, TaskPlace::New { .. }) {
-            let _ = sandboxes.remove(caller, session.id()).await;
+    let begun = async {
+        let claim = claim(settings, session.id())?;
+        let (agent, why) = (chosen.agent.name().to_owned(), chosen.why.clone());
+        trail.note(Note::Task { task_id: task_id.clone(), agent, why }).await;
+        trail.note(Note::Sandbox { session_id: session.id().clone() }).await;
+        upload(&session, request.files).await?;
+        Ok::<_, TaskError>((claim, session.snapshot().await?))
+    };
+    let (_claim, before) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => {
+            // Nobody learns the name of a sandbox whose task never began.
+            if matches!(request.place, TaskPlace::New { .. }) {
+                let _ = sandboxes.remove(caller, session.id()).await;
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
-    let before = session.snapshot().await?;
+    };
     let ledger = Ledger::open(sandboxes, &session, &chosen, &request.task, began);
     let beginning = Beginning {
         task_id: &task_id,
@@ -104,19 +111,27 @@ pub async fn execute(
         tokio::time::timeout(FAREWELL, working).await.unwrap_or(Err(WorkError::Interrupted))
     };
     let worked = tokio::time::timeout(allowed.timeout, work).await;
+    worker.mailbox().close();
     let (denials, cost) = (worker.denials(), worker.bill());
     drop(worker);
     let (status, output, error) = match worked {
         Ok(Ok(Finished { output })) => (TaskStatus::Completed, output, None),
-        Ok(Err(error @ WorkError::Interrupted)) => (TaskStatus::Cancelled, String::new(), Some(error.to_string())),
+        Ok(Err(WorkError::Interrupted)) => {
+            let (status, why) = stopped(&session);
+            (status, String::new(), Some(why.to_owned()))
+        }
         Ok(Err(error)) => (TaskStatus::Failed, String::new(), Some(in_words(&session, &error))),
         Err(_) => (TaskStatus::Timeout, String::new(), Some(too_long(allowed))),
     };
-    let changes = session.files_changed_since(&before).await.unwrap_or_default();
+    let listed = session.files_changed_since(&before).await;
     ledger.close(status, error.clone());
     let ending =
         Ending { status, output: output.clone(), error: error.clone(), cost: cost.clone(), denials: denials.clone() };
-    writing.close(&session, &changes, ending).await;
+    writing.close(listed.as_ref().ok(), ending).await;
+    let (changes, unlisted) = match listed {
+        Ok(changes) => (changes, None),
+        Err(error) => (Changes { truncated: true, ..Changes::default() }, Some(error.to_string())),
+    };
     Ok(TaskResult {
         task_id,
         agent: chosen.agent.name().to_owned(),
@@ -125,6 +140,7 @@ pub async fn execute(
         status,
         output,
         changes,
+        unlisted,
         duration_seconds: (began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0,
         error,
         denials,
@@ -164,12 +180,15 @@ fn budget(settings: &Settings, request: &TaskRequest) -> Result<(Budget, Vec<Str
 }
 
 /// Two agents that know nothing of each other would change the same files, and one of them would do all orders again.
-fn alone(settings: &Settings, session: &SessionId) -> Result<(), TaskError> {
-    let last = conversation::last_task(&settings.state, session);
-    match last.filter(|task| goes_on(&settings.state, task)) {
-        Some(task) => Err(TaskError::GoesOn(task)),
-        None => Ok(()),
-    }
+fn claim(settings: &Settings, session: &SessionId) -> Result<File, TaskError> {
+    conversation::claim(&settings.state, session).map_err(|error| match error {
+        TryLockError::Error(why) => TaskError::Claim { session: session.clone(), why },
+        TryLockError::WouldBlock => {
+            let last = conversation::last_task(&settings.state, session);
+            let last = last.filter(|task| goes_on(&settings.state, task));
+            last.map_or_else(|| TaskError::Begins(session.clone()), TaskError::GoesOn)
+        }
+    })
 }
 
 fn enforced(session: &Session) -> BTreeMap<String, String> {
@@ -311,6 +330,9 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         let elapsed = self.began.elapsed();
+        if self.record.status == TaskStatus::Cancelled.as_str() {
+            self.record.status = stopped(&self.session).0.as_str().to_owned();
+        }
         self.record.seconds = elapsed.as_secs_f64();
         self.session.record(What::TaskFinished { status: self.record.status.clone(), elapsed });
         self.sandboxes.history().record_task(self.record.clone());

@@ -5,7 +5,7 @@
 //! outside ([`Worker::remember`]), so that the next task there goes on with the same conversation. What came of it is its
 //! [`Finished`]. Whoever drops the future stops the work at once: what was started inside is killed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sandbox_core::Tool;
@@ -57,16 +57,34 @@ pub struct Mailbox(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    messages: Mutex<Vec<String>>,
+    messages: Mutex<Messages>,
     came: Notify,
     interrupted: watch::Sender<bool>,
 }
 
+#[derive(Default)]
+struct Messages {
+    unread: Vec<String>,
+    /// The agent has ended.
+    is_closed: bool,
+}
+
 impl Mailbox {
-    /// Says something to the agent. It reads it before its next step.
-    pub fn say(&self, message: impl Into<String>) {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
+    /// Says something to the agent. It reads it before its next step. False where nobody will read it: the agent has ended,
+    /// or was asked to stop.
+    pub fn say(&self, message: impl Into<String>) -> bool {
+        let mut messages = self.messages();
+        if messages.is_closed || *self.0.interrupted.borrow() {
+            return false;
+        }
+        messages.unread.push(message.into());
         self.0.came.notify_one();
+        true
+    }
+
+    /// The agent has ended: whatever is said from now on is for another task.
+    pub fn close(&self) {
+        self.messages().is_closed = true;
     }
 
     /// Asks the agent to stop where it is and keep what it remembers.
@@ -76,12 +94,12 @@ impl Mailbox {
 
     /// What was said since somebody last looked.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.messages.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.messages().unread)
     }
 
     /// Whether nothing was said since somebody last looked.
     pub fn is_empty(&self) -> bool {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.messages().unread.is_empty()
     }
 
     /// Returns when something was said. Cancel-safe.
@@ -101,16 +119,29 @@ impl Mailbox {
             std::future::pending().await
         }
     }
+
+    fn messages(&self) -> MutexGuard<'_, Messages> {
+        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_is_said_to_an_agent_that_has_ended_or_stops_is_not_taken() {
+        let [ended, stopped] = [Mailbox::default(), Mailbox::default()];
+        ended.close();
+        stopped.interrupt();
+        assert!(!ended.say("also make it blue") && !stopped.say("also make it blue"));
+        assert!(ended.is_empty() && stopped.is_empty());
+    }
+
     #[tokio::test]
     async fn what_is_said_is_read_once_and_an_interruption_is_not_missed() {
         let mailbox = Mailbox::default();
-        mailbox.say("also make it blue");
+        assert!(mailbox.say("also make it blue"));
         mailbox.message().await;
         assert_eq!(mailbox.take(), ["also make it blue"]);
         assert!(mailbox.take().is_empty());

@@ -147,6 +147,9 @@ pub struct TaskResult {
     /// What happened to files in /workspace.
     #[serde(flatten, serialize_with = "changes")]
     pub changes: Changes,
+    /// Why that is not known, where nobody could look.
+    #[serde(skip)]
+    pub unlisted: Option<String>,
     /// Measured.
     pub duration_seconds: f64,
     /// What went wrong.
@@ -196,6 +199,13 @@ pub enum TaskError {
          `sandbox-mcp task show {0}` says how it stands, `sandbox-mcp task stop {0}` stops it"
     )]
     GoesOn(TaskId),
+    #[error(
+        "another task is about to begin in the sandbox {0}, and two agents would work on the same files. Wait for its end: \
+         `sandbox-mcp task list` says how it stands"
+    )]
+    Begins(SessionId),
+    #[error("the sandbox {session} cannot be kept to one task at a time: {why}")]
+    Claim { session: SessionId, why: std::io::Error },
     #[error(transparent)]
     Agent(#[from] UnknownAgent),
     #[error(transparent)]

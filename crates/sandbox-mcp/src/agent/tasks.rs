@@ -20,6 +20,8 @@ use crate::sandboxes::{Sandboxes, access::Person};
 const REMEMBERED: usize = 256;
 /// A task that is stopped has this long to write its receipt.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// So long it may look at what it has made.
+const LOOKING: Duration = Duration::from_millis(1500);
 
 /// All tasks of this program. Clones are the same.
 #[derive(Clone, Default)]
@@ -102,9 +104,16 @@ impl Tasks {
         self.all().get(session).cloned()
     }
 
-    /// Stops all tasks and gives them time to write down what they did.
-    pub async fn stop_all(&self) {
-        let all: Vec<Arc<Running>> = self.all().values().cloned().collect();
+    /// Stops all tasks because the program ends, and gives them time to write down what they did. What they made so far is
+    /// nowhere else: their sandboxes do not end with the program, nor do those of tasks that were stopped just before.
+    pub async fn stop_all(&self, sandboxes: &Sandboxes) {
+        let is_unfinished =
+            |running: &Arc<Running>| matches!(running.status(), TaskStatus::Running | TaskStatus::Cancelled);
+        let all: Vec<Arc<Running>> = {
+            let all = self.all();
+            all.iter().filter(|(_, running)| is_unfinished(running)).for_each(|(id, _)| drop(sandboxes.leave(id)));
+            all.values().cloned().collect()
+        };
         all.iter().for_each(|running| running.stop());
         let ends = all.iter().map(|running| running.ended());
         let _ = tokio::time::timeout(FAREWELL, futures::future::join_all(ends)).await;
@@ -155,14 +164,23 @@ impl Running {
         }
     }
 
-    /// Says something to the agent.
-    pub fn say(&self, message: &str) {
-        self.mailbox.say(message);
+    /// Says something to the agent. False where nobody will read it: it is about to end.
+    pub fn say(&self, message: &str) -> bool {
+        self.mailbox.say(message)
     }
 
-    /// Stops it at once; what it started is killed.
+    /// Stops it: its agent at once, and what that started is killed; what it made is still looked at, for a moment.
     pub fn stop(&self) {
-        self.abort.abort();
+        self.mailbox.interrupt();
+        let abort = self.abort.clone();
+        let late = async move {
+            tokio::time::sleep(LOOKING).await;
+            abort.abort();
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(late)),
+            Err(_) => self.abort.abort(),
+        }
     }
 
     /// Returns when it has ended, with what came of it; nothing if it was stopped.

@@ -99,19 +99,21 @@ impl<'r> Taken<'r> {
     }
 
     /// Why there may be results that are nowhere outside.
-    pub fn missing(&self, result: &TaskResult) -> Option<&'static str> {
+    pub fn missing(&self, result: &TaskResult) -> Option<String> {
         let lost = |(file, copied): &(&ChangedFile, Result<(), OutError>)| {
             let aside = self.aside.iter().flat_map(|aside| &aside.files);
             let is_aside = aside.into_iter().any(|(other, copied)| other.path == file.path && copied.is_ok());
             copied.as_ref().is_err_and(OutError::is_loss) && !is_aside
         };
-        match () {
-            () if result.changes.truncated => Some(
-                "not all of /workspace could be looked at: it has folders that cannot be read, or too many files to count",
-            ),
-            () if self.files.iter().any(lost) => Some("not every result could be taken out"),
-            () => None,
-        }
+        let why = match &result.unlisted {
+            Some(why) => return Some(format!("/workspace could not be looked at when the task was over ({why})")),
+            None if result.changes.truncated => {
+                "not all of /workspace could be looked at: it has folders that cannot be read, or too many files to count"
+            }
+            None if self.files.iter().any(lost) => "not every result could be taken out",
+            None => return None,
+        };
+        Some(why.to_owned())
     }
 
     /// All about a task, as JSON. Its receipt learns where the results are.

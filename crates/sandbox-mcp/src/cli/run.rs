@@ -5,7 +5,7 @@
 
 use std::pin::pin;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -181,21 +181,22 @@ async fn work(
         live.stop();
     }
     let result = result?;
+    // What nobody has elsewhere does not go with its sandbox.
+    let stays = || app.sandboxes.leave(&result.session_id).unwrap_or_else(|| "in the sandbox".to_owned());
     let taken = match archive {
-        Some(archive) => Taken::pack(app, &result, archive).await?,
-        None => Taken::take_out(app, &result, args.out, existing).await?,
+        Some(archive) => Taken::pack(app, &result, archive).await,
+        None => Taken::take_out(app, &result, args.out, existing).await,
     };
+    let taken = taken.with_context(|| format!("the results could not be taken out. They stay {}", stays()))?;
     let code = match result.status {
-        TaskStatus::Completed if taken.all_well() => 0,
+        TaskStatus::Completed if taken.all_well() && result.unlisted.is_none() => 0,
         TaskStatus::Timeout => exit::TIMEOUT,
         _ => exit::FAILED,
     };
     let mut told = taken.told(&result, &narrowed);
     told["unanswered"] = json!(unanswered);
     if let Some(why) = taken.missing(&result) {
-        // What nobody has elsewhere does not go with its sandbox.
-        let place = app.sandboxes.leave(&result.session_id).unwrap_or_else(|| "in the sandbox".to_owned());
-        told["missing"] = json!(format!("{why}. What is missing stays {place}"));
+        told["missing"] = json!(format!("{why}. What is missing stays {}", stays()));
     }
     match &view {
         View::Here(_) => results::show(&told, args.keep, answer),

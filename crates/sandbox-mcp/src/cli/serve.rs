@@ -33,7 +33,7 @@ pub(super) async fn serve(settings: Settings) -> anyhow::Result<u8> {
         served = mcp::serve_stdio(app.clone()) => served.map(|()| 0),
         signal = stop_asked() => Ok(128 + signal),
     };
-    app.tasks.stop_all().await;
+    app.tasks.stop_all(&app.sandboxes).await;
     app.sandboxes.close().await;
     served
 }

@@ -137,15 +137,19 @@ fn show(task: &Listed, answer: Answer) -> anyhow::Result<()> {
     say("deleted", &plain("files_deleted"));
     let host = |host: &Value| {
         format!(
-            "{}  {} connections, {} refused, {} bytes out, {} in",
+            "{}  {} connections, {} refused, {} failed, {} bytes out, {} in",
             text(host, "target"),
             host["connections"],
             host["refused"],
+            host["failed"].as_u64().unwrap_or_default(),
             host["sent_bytes"],
             host["received_bytes"]
         )
     };
     say("hosts", &items(&receipt["hosts"]).map(host).collect::<Vec<_>>().join("\n"));
+    if let Some(missed) = receipt["hosts_missed"].as_u64().filter(|missed| *missed > 0) {
+        say("", &format!("{missed} events came too fast to be written down: connections may be missing"));
+    }
     say("packages", &plain("packages"));
     say("secrets", &plain("secrets"));
     say("refused", &items(&receipt["denials"]).map(|denial| text(denial, "message")).collect::<Vec<_>>().join("\n"));

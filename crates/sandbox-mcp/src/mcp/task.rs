@@ -67,18 +67,26 @@ pub async fn execute_task(
     let (relay, questions) = Relay::new(caller);
     let can_task = caller.can_task();
     let at_work = existing.as_ref().and_then(|id| app.tasks.of(id)).filter(|task| task.status() == TaskStatus::Running);
-    let (running, mut stopper) = match (at_work, &existing) {
-        // It still works: this is one more thing that it is told.
+    // It still works: this is one more thing that it is told.
+    let told = match (at_work, &existing) {
         (Some(running), Some(id)) => {
             app.sandboxes.find(&owner, id).await?;
             if asked.files.is_some() {
                 let what = "a task still runs in this sandbox: wait for it, or leave `files` out to tell its agent something more";
                 return Err(ToolError::Invalid(what.to_owned()));
             }
-            running.say(&asked.task);
-            (running, Stopper(None))
+            let is_heard = running.say(&asked.task);
+            if !is_heard {
+                // Its agent has ended, and nobody would read that: it is the next task.
+                wait(app, id, LONGEST, &mut progress).await;
+            }
+            is_heard.then_some(running)
         }
-        _ => {
+        _ => None,
+    };
+    let (running, mut stopper) = match told {
+        Some(running) => (running, Stopper(None)),
+        None => {
             let person: Arc<dyn Person> = match caller.user() {
                 Some(user) => Arc::new(user),
                 None if can_task => Arc::new(relay),
@@ -170,6 +178,7 @@ impl Drop for Stopper {
 
 /// From now on the client asks about a task of the protocol.
 fn hand_over(manager: &TaskManager, running: Arc<Running>, mut questions: Questions) -> Task {
+    let asks = manager.clone();
     let options = TaskOptions::new().with_ttl_ms(KEPT_MS).with_status_message(running.standing().words);
     manager.spawn(options, move |context: TaskContext| {
         Box::pin(async move {
@@ -186,15 +195,24 @@ fn hand_over(manager: &TaskManager, running: Arc<Running>, mut questions: Questi
                         running.stop();
                         return Err(TaskExit::Cancelled);
                     }
-                    Some(Put { request, answer }) = questions.recv() => {
+                    Some(put) = questions.recv() => {
                         number += 1;
-                        let asked = context.request_input(format!("question-{number}"), InputRequest::Elicitation(request)).await;
-                        let _ = answer.send(asked.ok());
+                        ask(&asks, &context, format!("question-{number}"), put).await;
                     }
                 }
             }
         })
     })
+}
+
+/// Puts a question to the client, for as long as somebody waits for the answer.
+async fn ask(manager: &TaskManager, context: &TaskContext, key: String, put: Put) {
+    let Put { request, mut answer } = put;
+    tokio::select! {
+        asked = context.request_input(key.clone(), InputRequest::Elicitation(request)) => drop(answer.send(asked.ok())),
+        // The agent went on without an answer. A question that is not taken back would keep the task from going on.
+        () = answer.closed() => drop(manager.update_task(context.task_id(), [(key, Value::Null)])),
+    }
 }
 
 fn task_file(file: &FileToWrite) -> Result<TaskFile, ToolError> {
@@ -211,14 +229,19 @@ fn answer(result: &TaskResult) -> Answer {
 /// How the last task of a sandbox stands, as get_sandbox_status tells it.
 pub fn of_sandbox(app: &App, session: &SessionId) -> Option<Value> {
     if let Some(running) = app.tasks.of(session) {
-        let told = match running.outcome().as_deref() {
-            Some(Ok(result)) => serde_json::to_value(done(result)),
+        match running.outcome().as_deref() {
+            Some(Ok(result)) => return serde_json::to_value(done(result)).ok(),
             Some(Err(_)) => return None,
-            None => serde_json::to_value(standing(&running)),
-        };
-        return told.ok();
+            None if running.status() == TaskStatus::Running => return serde_json::to_value(standing(&running)).ok(),
+            // It was stopped, and its receipt knows more.
+            None => {}
+        }
     }
     let id = agent::last_task(&app.settings.state, session)?;
+    if let Some(interrupted) = agent::receipt::recover_one(&app.settings.state, &id) {
+        let sandboxes = app.sandboxes.clone();
+        tokio::spawn(async move { agent::end_after(&interrupted, &sandboxes).await });
+    }
     let receipt = agent::receipt::find(&app.settings.state, &id)?.receipt;
     let fields = [
         "task_id",
@@ -232,7 +255,15 @@ pub fn of_sandbox(app: &App, session: &SessionId) -> Option<Value> {
         "files_changed",
         "files_deleted",
     ];
-    Some(fields.into_iter().map(|field| (field.to_owned(), receipt[field].clone())).collect())
+    Some(fields.into_iter().map(|field| (field.to_owned(), named(&receipt[field]))).collect())
+}
+
+/// A receipt has files with their sizes and hashes; an answer has their names.
+fn named(field: &Value) -> Value {
+    match field {
+        Value::Array(files) => files.iter().take(NAMED).map(|file| file.get("path").unwrap_or(file).clone()).collect(),
+        field => field.clone(),
+    }
 }
 
 /// Waits until the task of a sandbox has ended, though not longer than this.
@@ -284,7 +315,9 @@ fn done(result: &TaskResult) -> TaskDone {
         notes.push(format!("timeout was lowered from {asked} s to the maximum of {given} s"));
     }
     let changes = &result.changes;
-    if changes.truncated || changes.created.len().max(changes.changed.len()) > NAMED {
+    if let Some(why) = &result.unlisted {
+        notes.push(format!("what it changed in /workspace is not known: {why}"));
+    } else if changes.truncated || changes.created.len().max(changes.changed.len()) > NAMED {
         notes.push("not all files are named; list_files shows the rest".to_owned());
     }
     if result.agent_why.starts_with("auto") {

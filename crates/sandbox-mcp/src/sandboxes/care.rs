@@ -7,7 +7,7 @@ use std::{
 
 use sandbox_egress::Leak;
 use sandbox_executor::protocol::Target;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::AbortHandle};
 
 use super::{Inner, Sandboxes, SandboxesError, Session, What, folders};
 
@@ -80,15 +80,43 @@ const STOP: i32 = 19;
 pub(super) fn clean_up_when_idle(sandboxes: &Sandboxes) {
     let Some(limit) = sandboxes.settings().idle else { return };
     let centre: Weak<Inner> = Arc::downgrade(&sandboxes.0);
-    let pause = (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(60));
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause(limit)).await;
             let Some(inner) = centre.upgrade() else { return };
             let sandboxes = Sandboxes(inner);
             sandboxes.clean_up(limit).await;
         }
     });
+}
+
+/// Between two looks at who is idle.
+fn pause(limit: Duration) -> Duration {
+    (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(60))
+}
+
+/// A sandbox counts as used while this is there.
+pub struct InUse(AbortHandle);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Session {
+    /// Counts as used, for all servers, until that is dropped.
+    pub fn keep_in_use(self: &Arc<Self>) -> InUse {
+        let session = self.clone();
+        let pause = pause(session.settings().idle.unwrap_or(Duration::MAX));
+        let touching = async move {
+            loop {
+                session.touch();
+                tokio::time::sleep(pause).await;
+            }
+        };
+        InUse(tokio::spawn(touching).abort_handle())
+    }
 }
 
 impl Sandboxes {

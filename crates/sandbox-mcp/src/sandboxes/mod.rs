@@ -100,8 +100,6 @@ struct Inner {
     recovery: RecoveryReport,
     pool: warm::Pool,
     closing: AtomicBool,
-    /// Those of ours that do not end with us.
-    left: Mutex<HashSet<SessionId>>,
 }
 
 impl Sandboxes {
@@ -255,8 +253,7 @@ impl Sandboxes {
     pub async fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
         self.end_warm().await;
-        let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let ends_now = |session: &Arc<Session>| !session.facts().spec.persistent && !left.contains(session.id());
+        let ends_now = |session: &Arc<Session>| !session.facts().spec.persistent && !session.is_left();
         let ours: Vec<_> = self.ours().into_iter().filter(ends_now).collect();
         let ends = ours.iter().map(|session| self.end(session, "its server closed"));
         for (session, ended) in ours.iter().zip(futures::future::join_all(ends).await) {
@@ -274,8 +271,12 @@ impl Sandboxes {
     /// Leaves a sandbox of this server alone when that closes: it ends soon by itself, and its files stay until it is cleaned
     /// up. Says where; nothing, if it is none that would end.
     pub fn leave(&self, id: &SessionId) -> Option<String> {
-        let session = self.ours().into_iter().find(|session| session.id() == id && !session.facts().spec.persistent)?;
-        self.0.left.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        let visited = self.0.visited.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        let session = self.ours().into_iter().find(|session| session.id() == id).or(visited)?;
+        session.leave();
+        if session.care() == Care::Anothers || session.facts().spec.persistent {
+            return None;
+        }
         let until = self.settings().idle.map(|idle| match idle.as_secs() {
             seconds @ 0..60 => format!(" for {seconds} seconds"),
             60 => " for a minute".to_owned(),
@@ -445,7 +446,6 @@ impl Inner {
             recovery: RecoveryReport::default(),
             pool: warm::Pool::default(),
             closing: AtomicBool::new(false),
-            left: Mutex::default(),
             settings,
         })
     }

@@ -4,7 +4,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -75,6 +75,8 @@ pub struct Session {
     used: AtomicU64,
     ended: Mutex<Option<String>>,
     frozen: OnceLock<String>,
+    /// Whether it goes on when this program ends.
+    left: AtomicBool,
     pub(super) watcher: Mutex<Option<AbortHandle>>,
     pub(super) way_out: OnceLock<Arc<WayOut>>,
     /// Packets that had no route, as far as somebody was told.
@@ -107,6 +109,7 @@ impl Session {
             used: AtomicU64::new(0),
             ended: Mutex::new(None),
             frozen: OnceLock::new(),
+            left: AtomicBool::new(false),
             watcher: Mutex::new(None),
             way_out: OnceLock::new(),
             unrouted: AtomicU64::new(0),
@@ -240,6 +243,15 @@ impl Session {
     /// What is different in /workspace since then.
     pub async fn files_changed_since(&self, mark: &Snapshot) -> Result<Changes, SandboxesError> {
         Ok(mark.compare(&self.snapshot().await?))
+    }
+
+    /// Whether this program ends without it: what is in it goes on, or waits for somebody who takes it.
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    pub(super) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
     }
 
     /// Everything about it. Looking does not count as use.

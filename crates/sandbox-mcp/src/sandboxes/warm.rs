@@ -12,9 +12,7 @@ use std::{
 use sandbox_core::{Facts, Image, Policy, Sandbox, UserId};
 use tokio::sync::Notify;
 
-use super::{
-    Care, Inner, Lifetime, NewSandbox, Sandboxes, SandboxesError, Session, What, folders, remains::Remains,
-};
+use super::{Care, Inner, Lifetime, NewSandbox, Sandboxes, SandboxesError, Session, What, folders, remains::Remains};
 
 /// A warm sandbox that does not answer in this time is not handed out.
 const HEALTH: Duration = Duration::from_secs(1);

@@ -148,6 +148,30 @@ async fn a_server_that_does_everything_wrong_first_is_asked_again() {
 }
 
 #[tokio::test]
+async fn what_a_stream_cost_that_was_cut_is_on_the_bill_and_counts_before_the_next_attempt() {
+    let model = Server::start(|asked| match asked.number {
+        0 => Say::Cut,
+        1 => Say::Broken,
+        _ => Say::Turn(vec![text("All is well.")]),
+    })
+    .await;
+    let client = server(&model.settings(), &[]).await;
+    let done = finished(&client, json!({"task": "x"})).await;
+    assert_eq!((&done["output"], &done["turns"]), (&json!("All is well."), &json!(3)), "{done}");
+    let told = (&done["cost"]["input_tokens"], &done["cost"]["output_tokens"]);
+    assert_eq!(told, (&json!(100 + 100 + 100), &json!(2 + 3 + 50)), "{done}");
+    let model = Server::start(|_| Say::Cut).await;
+    for settings in [model.settings(), model.chat_settings()] {
+        let before = model.requests().len();
+        let client = server(&settings, &[("SANDBOX_MCP_MAX_TURNS", "2")]).await;
+        let done = finished(&client, json!({"task": "x"})).await;
+        assert!(done["turns"] == 2 && done["error"].as_str().unwrap().contains("max_turns"), "{done}");
+        assert_eq!(model.requests().len() - before, 2);
+        assert!(done["cost"]["input_tokens"].as_u64().unwrap() >= 200, "{done}");
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_is_wrong_is_told_without_it() {
     let body = format!("{{\"error\":{{\"type\":\"authentication_error\",\"message\":\"invalid x-api-key {KEY}\"}}}}");
     let model = Server::start(move |_| Say::Status(401, "", body.clone())).await;
@@ -260,6 +284,32 @@ async fn a_follow_up_goes_on_with_the_conversation() {
 }
 
 #[tokio::test]
+async fn after_an_empty_answer_a_conversation_can_be_gone_on_with() {
+    let wrong = r#"{"error":{"type":"invalid_request_error","message":"messages: content must be non-empty"}}"#;
+    for (stop, empty) in [("end_turn", vec![]), ("end_turn", vec![text("")]), ("pause_turn", vec![])] {
+        let model = Server::start(move |asked| {
+            let messages = asked.body["messages"].as_array().unwrap();
+            let is_empty = |message: &Value| match message["content"].as_array() {
+                Some(blocks) => blocks.is_empty() || blocks.iter().any(|block| block["text"] == ""),
+                None => message["content"] == "",
+            };
+            match asked.number {
+                _ if messages.iter().any(is_empty) => Say::Status(400, "", wrong.to_owned()),
+                0 => Say::Stop(stop, empty.clone()),
+                _ => Say::Turn(vec![text("It was 42.")]),
+            }
+        })
+        .await;
+        let client = server(&model.settings(), &[]).await;
+        let first = finished(&client, json!({"task": "find the answer"})).await;
+        assert_eq!(first["status"], "completed", "{first}");
+        let again = json!({"task": "what was it?", "session_id": first["session_id"]});
+        let second = finished(&client, again).await;
+        assert_eq!(second["output"], "It was 42.", "{second}");
+    }
+}
+
+#[tokio::test]
 async fn a_conversation_that_grows_too_long_is_summed_up() {
     let model = Server::start(|asked| {
         let said = asked.body["messages"].to_string();
@@ -309,4 +359,29 @@ async fn every_reason_to_stop_is_told_in_words() {
     .await;
     let client = server(&model.settings(), &[]).await;
     assert_eq!(finished(&client, json!({"task": "x"})).await["output"], "ready");
+}
+
+#[tokio::test]
+async fn an_edit_keeps_the_permissions_of_a_file_and_a_new_one_is_open() {
+    let edit = |id: &str, input: Value| call(id, "str_replace_based_edit_tool", input);
+    let make = "printf '#!/bin/sh\\necho a\\n' > run.sh; echo a > private; echo a > tool; ln -s run.sh link\n\
+                chmod 755 run.sh; chmod 600 private; chmod 750 tool";
+    let turns = vec![
+        vec![call("a", "bash", json!({"command": make}))],
+        vec![
+            edit("b", json!({"command": "str_replace", "path": "run.sh", "old_str": "echo a", "new_str": "echo b"})),
+            edit("c", json!({"command": "insert", "path": "private", "insert_line": 1, "insert_text": "b"})),
+            edit("d", json!({"command": "create", "path": "tool", "file_text": "b"})),
+            edit("e", json!({"command": "create", "path": "link", "file_text": "b"})),
+            edit("f", json!({"command": "create", "path": "folder/new", "file_text": "b"})),
+        ],
+        vec![text("Done.")],
+    ];
+    let model = Server::turns(turns).await;
+    let client = server(&model.settings(), &[]).await;
+    let done = finished(&client, json!({"task": "edit"})).await;
+    assert_eq!(done["status"], "completed", "{done}");
+    let look = "./run.sh; stat -c '%a %n' run.sh private tool link folder/new";
+    let seen = client.output(done["session_id"].as_str().unwrap(), look).await;
+    assert_eq!(seen, "b\n755 run.sh\n600 private\n750 tool\n644 link\n644 folder/new\n");
 }

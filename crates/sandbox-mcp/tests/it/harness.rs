@@ -92,7 +92,8 @@ pub async fn start_as_able(state: &Path, capabilities: Value) -> Client {
     start_as(state, Era::Modern, capabilities, &[]).await
 }
 
-async fn start_as(state: &Path, era: Era, capabilities: Value, variables: &[(&str, &str)]) -> Client {
+/// A server in this state folder, with a client that can do this.
+pub async fn start_as(state: &Path, era: Era, capabilities: Value, variables: &[(&str, &str)]) -> Client {
     let mut client = spawn(state, era, variables);
     client.capabilities = capabilities;
     if era == Era::Legacy {
@@ -346,6 +347,13 @@ impl Client {
             .await
             .expect("somebody holds it open")
             .unwrap();
+    }
+
+    /// Asks the server to end, as whoever shuts a machine down does, and waits for the end.
+    pub async fn terminate(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await.expect("it ends in time").unwrap();
     }
 
     /// Kills the server; it can do nothing about it.

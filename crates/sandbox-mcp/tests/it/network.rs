@@ -26,14 +26,14 @@ fn world() -> (u16, TempDir) {
 }
 
 /// A web server in Python on loopback that answers with the headers it got, and writes them to a file.
-struct Echo {
+pub struct Echo {
     child: std::process::Child,
-    port: u16,
+    pub port: u16,
     seen: std::path::PathBuf,
 }
 
 impl Echo {
-    fn start(folder: &std::path::Path, tls: bool) -> Self {
+    pub fn start(folder: &std::path::Path, tls: bool) -> Self {
         let script = r#"
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -400,11 +400,11 @@ fn connections_beyond_the_limit_are_told_with_the_limit() {
     assert!(told.contains("\"refused\":true"), "{told}");
 }
 
-const VALUE: &str = "the-real-value-0123456789";
+pub const VALUE: &str = "the-real-value-0123456789";
 
 /// A folder with settings that have a secret for `host.internal`, and a policy `named` that reaches it. The answer is the
 /// port of somebody else who is reached too.
-fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
+pub fn with_secret(echo: &Echo, folder: &std::path::Path, more: &str) -> u16 {
     let (plain, (other, _)) = (echo.port, world());
     let settings = format!(
         "{more}\npolicy_folder = {folder:?}\n[secrets.token]\nvalue = \"{VALUE}\"\nhosts = [\"host.internal\"]\n\

@@ -1,12 +1,17 @@
 //! The life of a task: progress, time, cancelling, questions, a server that is killed, many at once.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
 use crate::{
     agents::{finished, server},
-    harness::{Era, mark, processes_with, start, start_in, start_with, start_with_a_user},
+    harness::{
+        Answer, Client, Era, mark, parent_of, processes_with, start, start_as, start_in, start_with, start_with_a_user,
+    },
     model::{Say, Server, bash, call, text},
     person::{Person, text as printed},
 };
@@ -305,4 +310,160 @@ async fn a_task_can_be_stopped_from_a_terminal() {
     assert!(stop.status.success(), "{stop:?}");
     let status = client.ok("get_sandbox_status", json!({"session_id": running["session_id"], "wait_seconds": 5})).await;
     assert_eq!(status["sandboxes"][0]["task"]["status"], "cancelled", "{status}");
+}
+
+/// A task that has made a file and goes on with a command of this mark, as its server answers.
+async fn half_done(client: &Client, number: &str) -> Value {
+    let steps = json!([{"write": {"path": "half.txt", "content": "half"}}, {"run": format!("exec sleep {number}")}]);
+    let asked = json!({"task": "write much", "wait_seconds": 1, "files": script(steps)});
+    let running = client.ok("execute_task", asked).await;
+    until(Duration::from_secs(60), || processes_with(number) > 0).await;
+    running
+}
+
+#[tokio::test]
+async fn what_a_task_had_made_went_with_a_server_that_was_asked_to_end() {
+    for by_signal in [true, false] {
+        let (folder, number) = (tempfile::tempdir().unwrap(), mark());
+        let mut client = start_in(folder.path(), Era::Legacy, &[]).await;
+        let running = half_done(&client, &number).await;
+        if by_signal {
+            client.terminate().await;
+        } else {
+            client.close().await;
+        }
+        let again = start_in(folder.path(), Era::Legacy, &[]).await;
+        let session = running["session_id"].as_str().unwrap();
+        let status = again.ok("get_sandbox_status", json!({"session_id": session})).await;
+        let task = &status["sandboxes"][0]["task"];
+        assert_eq!((&task["status"], &task["task_id"]), (&json!("interrupted"), &running["task_id"]), "{status}");
+        assert_eq!(task["files_created"], json!(["half.txt"]), "{status}");
+        assert_eq!(again.output(session, "cat half.txt").await, "half");
+        until(Duration::from_secs(2), || processes_with(&number) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_answered_kept_a_task_of_the_protocol_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let able = json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let client = start_as(folder.path(), Era::Modern, able, &[("SANDBOX_MCP_ANSWER_SECONDS", "1")]).await;
+    let ask = json!({"ask": {"question": "Which colour?", "choices": ["red", "blue"], "default": "red"}});
+    let steps = json!([{"sleep": 2.5}, ask, {"sleep": 1.5}, {"finish": "It is {answer}."}]);
+    let asked = json!({"name": "execute_task", "arguments": {"task": "x", "files": script(steps)}});
+    let made = client.request("tools/call", asked).await;
+    let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(30));
+    let done = loop {
+        let state = client.request("tasks/get", json!({"taskId": made["result"]["taskId"]})).await["result"].clone();
+        let status = state["status"].as_str().unwrap().to_owned();
+        if seen.last() != Some(&status) {
+            seen.push(status);
+        }
+        if state["status"] == "completed" {
+            break state;
+        }
+        assert!(Instant::now() < end, "it does not end: {seen:?} {state}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(done["result"]["structuredContent"]["output"], "It is red.", "{done}");
+    assert!(seen.ends_with(&["input_required", "working", "completed"].map(str::to_owned)), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_sandbox_was_cleaned_up_while_its_agent_waited_for_the_model() {
+    let model = Server::start(|asked| match asked.step {
+        0 => Say::Turn(vec![bash("echo kept > kept.txt")]),
+        1 => Say::Slow(Duration::from_secs(8), vec![bash("cat kept.txt; echo more > more.txt")]),
+        _ => Say::Turn(vec![text("Done.")]),
+    })
+    .await;
+    let client = server(&model.settings(), &[("AUTO_CLEANUP_MINUTES", "0.05")]).await;
+    let done = finished(&client, json!({"task": "x"})).await;
+    assert_eq!(
+        (&done["status"], &done["files_created"]),
+        (&json!("completed"), &json!(["kept.txt", "more.txt"])),
+        "{done}"
+    );
+}
+
+#[tokio::test]
+async fn two_tasks_at_once_were_let_loose_in_one_sandbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = start_in(folder.path(), Era::Legacy, &[]).await;
+    let other = start_in(folder.path(), Era::Legacy, &[]).await;
+    for second in [&one, &other] {
+        let steps = script(json!([{"run": "sleep 2"}, {"finish": "ok"}]));
+        let asked = json!({"task": "x", "session_id": one.sandbox().await, "files": steps});
+        let answers = tokio::join!(one.call("execute_task", asked.clone()), second.call("execute_task", asked.clone()));
+        let (done, refused) = if answers.0.is_error { (answers.1, answers.0) } else { answers };
+        assert!(!done.is_error && done.value["status"] == "completed", "{done:?} {refused:?}");
+        let why = ["two agents would work on the same files", "a task still runs in this sandbox"];
+        assert!(refused.is_error && why.iter().any(|why| refused.text.contains(why)), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_said_while_a_task_was_being_written_down_was_lost() {
+    let client = start().await;
+    let session = client.sandbox().await;
+    // Much to look at: the agent has ended long before its receipt is there.
+    let much = "mkdir many; cd many; seq 1 500 | xargs touch; truncate -s 100M big";
+    let steps = script(json!([{ "run": much }, {"finish": "first"}]));
+    let asked = json!({"task": "x", "session_id": session, "files": steps});
+    let (_, answer) = client.begin("tools/call", json!({"name": "execute_task", "arguments": asked})).await;
+    // What it remembers is its last word.
+    let remembered = client.state().join("conversations").join(&session).join("mock.json");
+    until(Duration::from_secs(60), || remembered.exists()).await;
+    let more = finished(&client, json!({"task": "and now the second", "session_id": session})).await;
+    let first = Answer::of(answer.await.unwrap()).value;
+    assert_ne!(more["task_id"], first["task_id"], "{first} {more}");
+    assert!(more["status"] == "completed" && more["output"].to_string().contains("and now the second"), "{more}");
+}
+
+#[tokio::test]
+async fn a_task_whose_sandbox_ended_said_that_it_had_changed_nothing() {
+    let (client, number) = (start().await, mark());
+    let running = half_done(&client, &number).await;
+    let executor = rustix::process::Pid::from_raw(parent_of(&format!("sleep {number}")) as i32).unwrap();
+    rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
+    let asked = json!({"session_id": running["session_id"], "wait_seconds": 60});
+    let status = client.ok("get_sandbox_status", asked).await;
+    let task = &status["sandboxes"][0]["task"];
+    assert_eq!(task["status"], "failed", "{status}");
+    assert!(task["notes"].to_string().contains("what it changed in /workspace is not known"), "{status}");
+}
+
+#[tokio::test]
+async fn a_task_that_was_cancelled_said_that_it_had_made_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let able = json!({"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let client = start_as(folder.path(), Era::Modern, able, &[]).await;
+    let number = mark();
+    let steps = json!([{"write": {"path": "half.txt", "content": "half"}}, {"run": format!("sleep {number}")}]);
+    let asked = json!({"name": "execute_task", "arguments": {"task": "x", "files": script(steps)}});
+    let made = client.request("tools/call", asked).await;
+    until(Duration::from_secs(60), || processes_with(&number) > 0).await;
+    client.request("tasks/cancel", json!({"taskId": made["result"]["taskId"]})).await;
+    let session = client.ok("get_sandbox_status", json!({})).await["sandboxes"][0]["session_id"].clone();
+    let status = client.ok("get_sandbox_status", json!({"session_id": session, "wait_seconds": 5})).await;
+    let task = &status["sandboxes"][0]["task"];
+    assert_eq!((&task["status"], &task["files_created"]), (&json!("cancelled"), &json!(["half.txt"])), "{status}");
+    assert!(task["enforced"]["memory"].is_string(), "{status}");
+}
+
+#[tokio::test]
+async fn a_task_whose_program_was_killed_was_running_until_some_server_began() {
+    let (client, person, number) = (start().await, Person::new(), mark());
+    let steps = json!([{"write": {"path": "half.txt", "content": "half"}}, {"run": format!("sleep {number}")}]);
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let mut run = person.types(&["run", "x", "--agent", "mock", "--file", "mock-script.json"]);
+    let mut run =
+        run.env("WORKSPACE_BASE", client.state()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until(Duration::from_secs(60), || processes_with(&number) > 0).await;
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let session = client.ok("get_sandbox_status", json!({})).await["sandboxes"][0]["session_id"].clone();
+    let status = client.ok("get_sandbox_status", json!({"session_id": session})).await;
+    let task = &status["sandboxes"][0]["task"];
+    assert_eq!((&task["status"], &task["files_created"]), (&json!("interrupted"), &json!(["half.txt"])), "{status}");
 }

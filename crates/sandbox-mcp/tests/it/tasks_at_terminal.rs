@@ -1,11 +1,14 @@
 //! Tasks of a person at a terminal: files in and results out, questions, Ctrl-C, what is told in words.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{mark, processes_with, start},
+    harness::{mark, parent_of, processes_with, start},
     model::{Say, Server, call, text},
     person::{Person, text as printed},
     tasks::script,
@@ -115,6 +118,29 @@ async fn results_in_a_closed_folder_vanished_without_a_word() {
     assert!(missing.contains("folders that cannot be read") && missing.contains("stays in /"), "{told}");
     let folder = missing.split_once("stays in ").unwrap().1.split_once(" for ").unwrap().0;
     assert!(std::path::Path::new(folder).join("closed").exists(), "{missing}");
+}
+
+#[test]
+fn what_a_task_had_made_when_its_sandbox_ended_vanished_without_a_word() {
+    let (person, number) = (Person::new(), mark());
+    let steps = json!([{"write": {"path": "half.txt", "content": "half"}}, {"run": format!("exec sleep {number}")}]);
+    std::fs::write(person.folder("mock-script.json"), json!({ "steps": steps }).to_string()).unwrap();
+    let words = ["run", "x", "--agent", "mock", "--file", "mock-script.json", "--out", "out", "--json"];
+    let run = person.types(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while processes_with(&number) == 0 {
+        assert!(Instant::now() < end, "it does nothing");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let executor = rustix::process::Pid::from_raw(parent_of(&format!("sleep {number}")) as i32).unwrap();
+    rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let missing = told["missing"].as_str().unwrap_or_default();
+    assert!(missing.contains("could not be looked at") && told["files_truncated"] == true, "{output:?}");
+    assert!(!output.status.success(), "{output:?}");
+    let folder = missing.rsplit_once("stays in ").unwrap().1.split_once(" for ").unwrap().0;
+    assert_eq!(std::fs::read_to_string(std::path::Path::new(folder).join("half.txt")).unwrap(), "half", "{missing}");
 }
 
 #[tokio::test]

@@ -116,17 +116,23 @@ fn call(step: &Value) -> String {
 
 fn network(page: &mut String, receipt: &Value) {
     let row = |host: &Value| {
-        let count = |field: &str| host[field].to_string();
+        // Receipts of earlier programs do not have all of them.
+        let count = |field: &str| host[field].as_u64().unwrap_or_default().to_string();
         vec![
             shown(&host["target"]),
             count("connections"),
             count("refused"),
+            count("failed"),
             count("sent_bytes"),
             count("received_bytes"),
         ]
     };
     let rows: Vec<Vec<String>> = items(&receipt["hosts"]).map(row).collect();
-    table(page, "Hosts", &["host", "connections", "refused", "bytes sent", "bytes received"], &rows);
+    table(page, "Hosts", &["host", "connections", "refused", "failed", "bytes sent", "bytes received"], &rows);
+    if let Some(missed) = receipt["hosts_missed"].as_u64().filter(|missed| *missed > 0) {
+        let words = "came faster than they could be written down: connections may be missing here";
+        page.push_str(&format!("<p class=\"bad\">{missed} events of this server {words}.</p>\n"));
+    }
 }
 
 fn denials(page: &mut String, receipt: &Value) {
@@ -252,6 +258,15 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
+    }
+
+    #[test]
+    fn what_may_be_missing_among_hosts_is_said() {
+        let host = json!({"target": "(others)", "connections": 3, "refused": 41, "sent_bytes": 5, "received_bytes": 6});
+        let page = |missed: u64| page(&json!({ "hosts": [host], "hosts_missed": missed }));
+        assert!(page(12).contains("12 events of this server came faster"), "{}", page(12));
+        assert!(page(0).contains("<td>(others)</td><td>3</td><td>41</td><td>0</td><td>5</td>"), "{}", page(0));
+        assert!(!page(0).contains("came faster"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod html;
 mod store;
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -17,7 +18,7 @@ use sandbox_core::Denial;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Bill, Budget, Note, Step, TaskId, TaskStatus, Trail, words};
+use super::{Bill, Budget, Change, Note, Step, TaskId, TaskStatus, Trail, words};
 use crate::{
     config::Settings,
     sandboxes::{Addresses, Changes, Session},
@@ -26,15 +27,15 @@ use crate::{
 pub use hosts::Host;
 use hosts::Hosts;
 pub(super) use store::stop_asked;
-pub use store::{Listed, ask_to_stop, find, goes_on, list, note_results, recover};
+pub use store::{Listed, ask_to_stop, find, goes_on, list, note_results, recover, recover_one};
 
 /// A file with what is needed to recognize it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Product {
     /// Its path in /workspace.
     pub path: String,
-    /// Its length.
-    pub size_bytes: u64,
+    /// Its length, where somebody looked.
+    pub size_bytes: Option<u64>,
     /// Of its content; nothing where it was too large to be read.
     pub sha256: Option<String>,
 }
@@ -62,10 +63,12 @@ pub struct Receipt {
     pub steps: Vec<Step>,
     pub steps_left_out: usize,
     pub hosts: Vec<Host>,
+    /// Events of this server that came faster than they were heard; there may have been connections among them.
+    pub hosts_missed: u64,
     /// What commands asked package managers for.
     pub packages: Vec<String>,
     pub denials: Vec<Denial>,
-    /// Secrets whose hosts were reached, by name. Their values are nowhere.
+    /// Secrets whose hosts were reached, by name, and the model's key if it was asked. Their values are nowhere.
     pub secrets: Vec<String>,
     pub cost: Bill,
     pub budget_usd: f64,
@@ -98,6 +101,7 @@ pub struct Beginning<'a> {
 /// A receipt that is being written. Dropped before it is closed, the task was cancelled.
 pub struct Writing {
     receipt: Receipt,
+    session: Arc<Session>,
     trail: Trail,
     hosts: Hosts,
     settings: Arc<Settings>,
@@ -148,6 +152,7 @@ impl Writing {
             steps: Vec::new(),
             steps_left_out: 0,
             hosts: Vec::new(),
+            hosts_missed: 0,
             packages: Vec::new(),
             denials: Vec::new(),
             secrets: Vec::new(),
@@ -171,6 +176,7 @@ impl Writing {
         }
         let writing = Self {
             receipt,
+            session: session.clone(),
             trail: trail.clone(),
             hosts: Hosts::listen(session),
             settings: settings.clone(),
@@ -189,16 +195,37 @@ impl Writing {
         self.folder.as_ref()
     }
 
-    /// The task has ended.
-    pub async fn close(mut self, session: &Session, changes: &Changes, ending: Ending) {
+    /// The task has ended. Where nobody could look what changed, its steps tell what is known.
+    pub async fn close(mut self, changes: Option<&Changes>, ending: Ending) {
         let Ending { status, output, error, cost, denials } = ending;
-        self.receipt.files_created = store::products(session, &changes.created).await;
-        self.receipt.files_changed = store::products(session, &changes.changed).await;
-        self.receipt.files_deleted =
-            changes.deleted.iter().map(|path| String::from_utf8_lossy(&path.0).into_owned()).collect();
+        match changes {
+            None => self.take_up_files(),
+            Some(changes) => {
+                self.receipt.files_created = store::products(&self.session, &changes.created).await;
+                self.receipt.files_changed = store::products(&self.session, &changes.changed).await;
+                self.receipt.files_deleted =
+                    changes.deleted.iter().map(|path| String::from_utf8_lossy(&path.0).into_owned()).collect();
+            }
+        }
         self.receipt.output = output;
         self.receipt.error = error;
         self.end(status, cost, denials);
+    }
+
+    /// Files of which a step says that they are new, different or gone.
+    fn take_up_files(&mut self) {
+        let (steps, _) = self.trail.steps();
+        let files = |asked: Change| {
+            let path = |step: &Step| match &step.note {
+                Note::File { path, change } if *change == asked => Some(path.clone()),
+                _ => None,
+            };
+            steps.iter().filter_map(path).collect::<BTreeSet<String>>().into_iter()
+        };
+        let product = |path| Product { path, size_bytes: None, sha256: None };
+        self.receipt.files_created = files(Change::Created).map(product).collect();
+        self.receipt.files_changed = files(Change::Changed).map(product).collect();
+        self.receipt.files_deleted = files(Change::Deleted).collect();
     }
 
     fn end(&mut self, status: TaskStatus, cost: Bill, denials: Vec<Denial>) {
@@ -206,7 +233,7 @@ impl Writing {
         self.receipt.status = status.as_str().to_owned();
         self.receipt.duration_seconds = (self.began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
         (self.receipt.steps, self.receipt.steps_left_out) = self.trail.steps();
-        (self.receipt.hosts, self.receipt.secrets) = self.hosts.read(&self.settings, &self.receipt.level);
+        self.hosts.write(&self.settings, &mut self.receipt);
         self.receipt.packages = packages(&self.receipt.steps);
         self.write();
         self.folder = None;
@@ -226,9 +253,20 @@ impl Drop for Writing {
     fn drop(&mut self) {
         if self.folder.is_some() {
             let (cost, denials) = std::mem::take(&mut *self.last.lock().unwrap_or_else(PoisonError::into_inner));
-            self.receipt.error = Some("the task was stopped before it had ended".to_owned());
-            self.end(TaskStatus::Cancelled, cost, denials);
+            let (status, why) = stopped(&self.session);
+            self.receipt.error = Some(why.to_owned());
+            self.take_up_files();
+            self.end(status, cost, denials);
         }
+    }
+}
+
+/// How a task ended that was stopped, and in words: by somebody, or because its program ends and leaves the sandbox to the
+/// next one.
+pub(super) fn stopped(session: &Session) -> (TaskStatus, &'static str) {
+    match session.is_left() {
+        true => (TaskStatus::Interrupted, store::INTERRUPTED),
+        false => (TaskStatus::Cancelled, "the task was stopped before it had ended. What it made is kept"),
     }
 }
 

@@ -84,24 +84,31 @@ pub fn list(state: &Path, most: usize) -> Vec<Listed> {
 
 /// Tasks whose program was killed: they are reported as interrupted, with all steps that are known. Tells which.
 pub fn recover(state: &Path) -> Vec<Value> {
-    let mut found = Vec::new();
-    for (_, folder) in folders(state) {
-        let Some(mut receipt) = read(&folder).filter(|receipt| receipt["status"] == "running") else { continue };
-        // Whoever works on it holds the lock.
-        let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
-        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
-            continue;
-        }
-        receipt["status"] = json!(TaskStatus::Interrupted.as_str());
-        receipt["error"] = json!(INTERRUPTED);
-        take_up_steps(&mut receipt, &folder);
-        receipt["duration_seconds"] =
-            receipt["steps"].as_array().and_then(|steps| steps.last()?.get("at").cloned()).unwrap_or(json!(0));
-        if write(&folder, &receipt).is_ok() {
-            found.push(receipt);
-        }
+    folders(state).into_iter().filter_map(|(_, folder)| interrupted(&folder)).collect()
+}
+
+/// The same for one task.
+pub fn recover_one(state: &Path, id: &TaskId) -> Option<Value> {
+    interrupted(&state.join("tasks").join(id.as_str()))
+}
+
+/// The receipt of a task whose program was killed, if nobody has reported it as that before.
+fn interrupted(folder: &Path) -> Option<Value> {
+    let running = || read(folder).filter(|receipt| receipt["status"] == TaskStatus::Running.as_str());
+    running()?;
+    // Whoever works on it holds the lock.
+    let lock = File::open(folder.join(LOCK)).ok()?;
+    if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+        return None;
     }
-    found
+    // It may have ended between the look and the lock.
+    let mut receipt = running()?;
+    receipt["status"] = json!(TaskStatus::Interrupted.as_str());
+    receipt["error"] = json!(INTERRUPTED);
+    take_up_steps(&mut receipt, folder);
+    receipt["duration_seconds"] =
+        receipt["steps"].as_array().and_then(|steps| steps.last()?.get("at").cloned()).unwrap_or(json!(0));
+    write(folder, &receipt).is_ok().then_some(receipt)
 }
 
 /// Whether some program works on it right now.
@@ -140,7 +147,7 @@ const STOP: &str = "stop";
 /// Between two looks at whether a task is to stop.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
-const INTERRUPTED: &str = "the program that worked on it was ended in the middle. Within a minute, give the task again in the \
+pub(super) const INTERRUPTED: &str = "the program that worked on it was ended in the middle. Within a minute, give the task again in the \
 same sandbox (`session_id`, at a terminal --session) and it goes on. After that the sandbox has ended: the files that it had \
 made are kept until it is cleaned up, and whoever asks for it is told where";
 
@@ -216,7 +223,7 @@ pub(super) async fn products(session: &Session, files: &[ChangedFile]) -> Vec<Pr
         let fits = file.kind == FileKind::File && file.size <= left && count < HASHED;
         let sha256 = if fits { hash(session, file, &mut left).await } else { None };
         let path = String::from_utf8_lossy(&file.path.0).into_owned();
-        products.push(Product { path, size_bytes: file.size, sha256 });
+        products.push(Product { path, size_bytes: Some(file.size), sha256 });
     }
     products
 }

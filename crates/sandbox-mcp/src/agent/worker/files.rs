@@ -31,10 +31,14 @@ pub enum FileError {
 }
 
 impl Worker<'_> {
-    /// Writes a file, and the folders above it.
+    /// Writes a file, and the folders above it. One that was there keeps its permissions: a script stays one, and what others
+    /// may not read stays closed to them.
     pub async fn write(&self, path: &str, content: &[u8]) -> Result<(), WorkError> {
+        // A link is replaced by a file, and its own permissions mean nothing.
+        let before = self.stat(path).await.ok().filter(|info| info.kind == FileKind::File);
+        let mode = before.map(|info| info.mode & 0o777);
         let mut writer = patience::soon(self.session.client().await?.write()).await?;
-        patience::soon(writer.begin(&NewFile { path: path.into(), mode: None })).await?;
+        patience::soon(writer.begin(&NewFile { path: path.into(), mode })).await?;
         patience::in_time(writer.data(content)).await?;
         Ok(patience::in_time(writer.finish()).await?)
     }
