@@ -8,7 +8,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::{
     Request, Response, StatusCode,
-    body::{Bytes, Incoming},
+    body::{Body as _, Bytes, Incoming},
     header::{self, HeaderValue},
 };
 use tokio::sync::Semaphore;
@@ -73,12 +73,17 @@ impl Engine {
             return refuse(StatusCode::TOO_MANY_REQUESTS, Reason::TooManyConnections, &words);
         };
         let (parts, body) = request.into_parts();
+        let too_large = || {
+            let words = format!("A request has at most {LARGEST} bytes here; programs write files themselves.\n");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, Reason::NotARequest, &words)
+        };
+        // Whoever asks first is not told to go on: what is sent and not read loses the answer.
+        if body.size_hint().lower() > LARGEST as u64 {
+            return too_large();
+        }
         let body = match tokio::time::timeout(PATIENCE, Limited::new(body, LARGEST).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                let words = format!("A request has at most {LARGEST} bytes here; programs write files themselves.\n");
-                return refuse(StatusCode::PAYLOAD_TOO_LARGE, Reason::NotARequest, &words);
-            }
+            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return too_large(),
             _ => return refuse(StatusCode::BAD_REQUEST, Reason::NotARequest, "The request did not come whole.\n"),
         };
         let mut response = (own.tools)(Request::from_parts(parts, body)).await;
