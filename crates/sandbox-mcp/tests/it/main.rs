@@ -44,5 +44,6 @@ mod tasks;
 mod tasks_at_terminal;
 mod templates;
 mod terminal;
+mod trust;
 mod warm;
 mod way_out_limits;

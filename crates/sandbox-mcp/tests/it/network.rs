@@ -74,7 +74,7 @@ server.serve_forever()
         Self { child, port: line.trim().parse().unwrap(), seen }
     }
 
-    fn seen(&self) -> String {
+    pub fn seen(&self) -> String {
         std::fs::read_to_string(&self.seen).unwrap_or_default()
     }
 }
@@ -123,7 +123,7 @@ fn has_tunnels() -> bool {
 }
 
 /// curl's words for each way that there is: by the proxy that variables name, and without it.
-fn ways() -> &'static [&'static str] {
+pub fn ways() -> &'static [&'static str] {
     if only_by_proxy() { &[""] } else { &["", "--noproxy '*'"] }
 }
 
