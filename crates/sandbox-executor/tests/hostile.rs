@@ -286,6 +286,11 @@ fn no_garbage_makes_a_client_panic_or_hang() {
                 if let Ok(mut stream) = client.connect_to_port(80).await {
                     let _ = stream.read_to_end(&mut Vec::new()).await;
                 }
+                if let Ok(mut outward) = client.outward().await {
+                    // Connections may be waited for as long as a sandbox lives.
+                    let next = tokio::time::timeout(Duration::from_millis(20), outward.next()).await;
+                    assert!(!matches!(next, Ok(Some(_))), "no connection came");
+                }
                 if let Ok(mut follow) = client.attach(JobId(1), 0, Until::Exit).await {
                     while follow.next().await.is_ok() {}
                 }
