@@ -64,6 +64,17 @@ mod tests {
     use crate::nature::tests::docker;
 
     #[test]
+    fn only_a_disk_without_quotas_is_a_reason_to_ask_without_one() {
+        let said = |message: &str| bollard::errors::Error::DockerResponseServerError {
+            status_code: 400,
+            message: message.to_owned(),
+        };
+        // As Docker says it (quota.go).
+        assert!(is_no_quota(&said("--storage-opt is supported only for overlay over xfs with 'pquota' mount option")));
+        assert!(!is_no_quota(&said("no space left on device")));
+    }
+
+    #[test]
     fn what_is_known_comes_with_what_to_do() {
         let why =
             "OCI runtime create failed: starting container: cannot run with network enabled in root network namespace";

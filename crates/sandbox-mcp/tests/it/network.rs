@@ -548,15 +548,21 @@ async fn a_sandbox_that_sends_a_placeholder_elsewhere_is_frozen_where_that_is_wa
     assert!(stderr.contains("frozen: it sent the placeholder of the secret `token` to host"), "{ended:?}");
 }
 
-#[tokio::test]
-async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let echo = Echo::start(folder.path(), true);
-    with_secret(&echo, folder.path(), "");
-    let (config, trusted) = (folder.path().join("settings.toml"), folder.path().join("ca.pem"));
+/// A server with TLS that a secret is for, a server of ours that trusts it, and a sandbox that may reach it.
+pub async fn over_tls(folder: &std::path::Path) -> (Echo, crate::harness::Client, String) {
+    let echo = Echo::start(folder, true);
+    with_secret(&echo, folder, "");
+    let (config, trusted) = (folder.join("settings.toml"), folder.join("ca.pem"));
     let variables = [("SANDBOX_MCP_CONFIG", config.to_str().unwrap()), ("SSL_CERT_FILE", trusted.to_str().unwrap())];
     let client = start_with(Era::Legacy, &variables).await;
     let session = client.sandbox_with(json!({"policy": "named"})).await;
+    (echo, client, session)
+}
+
+#[tokio::test]
+async fn tls_is_opened_for_the_host_of_a_secret_and_tools_trust_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (echo, client, session) = over_tls(folder.path()).await;
     let url = format!("https://host.internal:{}/secure", echo.port);
     let python = format!(
         "import os, urllib.request as u; print(u.urlopen(u.Request('{url}', headers={{'X-Api-Key': os.environ['TOKEN']}})).status)"

@@ -1,11 +1,6 @@
 //! TLS is opened for the host that a secret is for, and every tool trusts the authority of its sandbox for that, as it is.
 
-use serde_json::json;
-
-use crate::{
-    harness::{Era, start_with},
-    network::{Echo, ways, with_secret},
-};
+use crate::network::{over_tls, ways};
 
 /// A tool, the program that has to be there, and what it is told; it asks for `URL/by-NAME…`.
 const TOOLS: [(&str, &str, &str); 9] = [
@@ -46,12 +41,7 @@ const TOOLS: [(&str, &str, &str); 9] = [
 #[tokio::test]
 async fn tools_that_keep_certificates_of_their_own_trust_the_authority_of_their_sandbox() {
     let folder = tempfile::tempdir().unwrap();
-    let echo = Echo::start(folder.path(), true);
-    with_secret(&echo, folder.path(), "");
-    let (config, trusted) = (folder.path().join("settings.toml"), folder.path().join("ca.pem"));
-    let variables = [("SANDBOX_MCP_CONFIG", config.to_str().unwrap()), ("SSL_CERT_FILE", trusted.to_str().unwrap())];
-    let client = start_with(Era::Legacy, &variables).await;
-    let session = client.sandbox_with(json!({"policy": "named"})).await;
+    let (echo, client, session) = over_tls(folder.path()).await;
     let host = format!("host.internal:{}", echo.port);
     let mut tried = 0;
     for (tool, is_there, words) in TOOLS {
